@@ -131,7 +131,7 @@ class LoweringPricer(BatchPricer):
         environment: str,
         on_progress: OnProgress | None,
         end_s: float,
-        finds: bool = True,
+        is_one_moment: bool = False,
     ) -> list[Price | Failure]:
         """Prices programs by a backend; whatever ends the call early ends what the pricer has started."""
         try:
@@ -143,7 +143,7 @@ class LoweringPricer(BatchPricer):
                 cache=self._cache,
                 meter=self._meter,
                 on_progress=on_progress,
-                finds=finds,
+                is_one_moment=is_one_moment,
                 check=self._check,
                 end_s=end_s,
             )

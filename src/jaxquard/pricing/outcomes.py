@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from jaxquard.errors import HloError
 from jaxquard.pricing.end_of_time import OutOfTimeError, StalledError
 from jaxquard.pricing.price import Failure, FailureReason
 
@@ -22,6 +23,9 @@ def failure_of(name: str, reason: FailureReason, error: Exception) -> Failure:
         reason = FailureReason.TOO_SLOW
     elif any(words in said.lower() for words in _NO_MEMORY):
         reason = FailureReason.OUT_OF_MEMORY
+    elif isinstance(error, HloError):
+        message = f"its compiled text cannot be read: {error}"
+        return Failure(name=name, reason=FailureReason.NO_RUN, message=message)
     lines = str(error).strip().splitlines()
     return Failure(name=name, reason=reason, message=lines[0] if lines else type(error).__name__)
 

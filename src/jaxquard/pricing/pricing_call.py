@@ -49,7 +49,8 @@ class PricingCall:
     Args:
         lower: returns what a program lowers to, and a key that no other program has.
         environment: a key of all else that decides a price.
-        finds: takes prices from the cache; it keeps new ones in any case.
+        is_one_moment: times of different days say little of programs that are close: all prices come from disk, from a
+            call with the same programs, or all are new. Programs without a cheap key have new ones.
         check: turns the price of a program, by its name, into a failure where it must be one.
         end_s: of the time for it, by `time.monotonic`.
     """
@@ -64,21 +65,24 @@ class PricingCall:
         cache: PriceCache | None,
         meter: Meter,
         on_progress: OnProgress | None,
-        finds: bool = True,
+        is_one_moment: bool = False,
         check: Callable[[str, Price], Price | Failure] = lambda name, price: price,
         end_s: float = math.inf,
     ) -> None:
         self.end_s, self.meter, self.best = end_s, meter, BestTimes()
         self._names = [program.name for program in programs]
-        self._lower, self._environment, self._cache, self._check = lower, environment, cache, check
-        self._finds = finds and cache is not None
-        self._on_progress = on_progress
+        self._lower, self._environment, self._check, self._on_progress = lower, environment, check, on_progress
+        self._cache, self._finds = cache, cache is not None
         self._results: dict[int, Price | Failure] = {}
         self._num_cached = 0
         self._start_s = time.monotonic()
         if programs:
             self.report(self._names[0])
-        self._missing = self._find_missing(programs, [None] * len(programs) if groups is None else groups)
+        fingerprints = Fingerprints()
+        keys = [fingerprints.key(program) for program in programs]
+        if is_one_moment:
+            self._find_one_moment([key for key in keys if key is not None], len(programs))
+        self._missing = self._find_missing(programs, [None] * len(programs) if groups is None else groups, keys)
 
     @property
     def num_missing(self) -> int:
@@ -133,15 +137,27 @@ class PricingCall:
         """Returns all of them, in the order of the programs."""
         return [self._results[number] for number in range(len(self._names))]
 
-    def _find_missing(self, programs: Sequence[ShardedProgram], groups: Sequence[Hashable]) -> list[PricingJob]:
-        fingerprints = Fingerprints()
+    def _find_one_moment(self, keys: Sequence[str], num_programs: int) -> None:
+        """Makes all programs a part of the key, and finds nothing unless it finds all."""
+        self._environment = combine_keys(self._environment, *sorted(keys))
+        if len(keys) < num_programs:
+            self._cache = None
+        self._finds = all(self._find(key) is not None for key in keys)
+
+    def _find(self, key: str | None) -> Price | None:
+        """Returns the price under a fingerprint, if it is to be found."""
+        if key is None or self._cache is None or not self._finds:
+            return None
+        return self._cache.find_quickly(combine_keys(self._environment, key))
+
+    def _find_missing(
+        self, programs: Sequence[ShardedProgram], groups: Sequence[Hashable], keys: Sequence[str | None]
+    ) -> list[PricingJob]:
         missing: dict[Hashable, PricingJob] = {}
-        for number, (program, group) in enumerate(zip(programs, groups, strict=True)):
-            fingerprint = fingerprints.key(program)
-            quick_key = None if fingerprint is None else combine_keys(self._environment, fingerprint)
+        for number, (program, group, key) in enumerate(zip(programs, groups, keys, strict=True)):
+            quick_key = None if key is None else combine_keys(self._environment, key)
             job = PricingJob(numbers=(number,), program=program, group=group, quick_key=quick_key)
-            known = self._cache.find_quickly(quick_key) if self._finds and self._cache and quick_key else None
-            if known is not None:
+            if (known := self._find(key)) is not None:
                 self._note(job, known, is_cached=True)
                 continue
             equal = missing.setdefault(quick_key or number, job)

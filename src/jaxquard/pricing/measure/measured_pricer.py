@@ -26,7 +26,7 @@ from jaxquard.pricing.measure.runs.run_rounds import RunBudget
 from jaxquard.pricing.measure.runs.watched_run import WatchedRun
 from jaxquard.pricing.price import Failure, OnProgress, Price
 from jaxquard.pricing.pricing_call import PricingCall
-from jaxquard.pricing.program.fingerprint import Fingerprints, combine_keys
+from jaxquard.pricing.program.fingerprint import combine_keys
 from jaxquard.pricing.program.lower_program import lower_program, lowered_key
 from jaxquard.pricing.program.sharded_program import ShardedProgram, automatic_mesh
 
@@ -158,8 +158,15 @@ class MeasuredPricer(LoweringPricer):
         budget = replace(
             self._budget, num_runs=num_runs, max_runs=max_runs, extra_s=_FINE_EXTRA_S, fair_s=_FAIR_S, close=_CLOSE
         )
-        return self._measure_together(
-            programs, groups, budget=budget, loops=None, compile_end_s=end_s, on_progress=on_progress, end_s=end_s
+        measure = partial(self._measure, budget=budget, round_size=len(programs), are_compared=True)
+        return self._call(
+            programs,
+            groups,
+            measure,
+            environment=self._environment(budget, compares=True),
+            on_progress=on_progress,
+            end_s=end_s,
+            is_one_moment=True,
         )
 
     def price_loops(
@@ -174,72 +181,23 @@ class MeasuredPricer(LoweringPricer):
 
         As in `compare`, all prices come from disk, or all are measured now.
         """
-        return self._measure_together(
-            programs,
-            None,
-            budget=replace(self._budget, num_warmups=0),
-            loops=LoopBudget(limit_s=self._budget.limit_s, end_s=end_s),
-            compile_end_s=min(time.monotonic() + budget_s, end_s),
-            on_progress=on_progress,
-            end_s=end_s,
-        )
-
-    def _measure_together(
-        self,
-        programs: Sequence[ShardedProgram],
-        groups: Sequence[Hashable] | None,
-        *,
-        budget: RunBudget,
-        loops: LoopBudget | None,
-        compile_end_s: float,
-        on_progress: OnProgress | None,
-        end_s: float,
-    ) -> list[Price | Failure]:
-        """Measures all of some programs in one round, or takes all of their prices from disk."""
-        keys = self._keys(programs)
-        candidates = combine_keys(*sorted(key for key, _ in keys))
-        environment = self._environment(budget, candidates, loops)
+        budget, loops = replace(self._budget, num_warmups=0), LoopBudget(limit_s=self._budget.limit_s, end_s=end_s)
         measure = partial(
             self._measure,
             budget=budget,
             round_size=len(programs),
             loops=loops,
-            are_compared=loops is None,
-            compile_end_s=compile_end_s,
+            compile_end_s=min(time.monotonic() + budget_s, end_s),
         )
         return self._call(
             programs,
-            groups,
+            None,
             measure,
-            environment=environment,
+            environment=self._environment(budget, loop=f"{loops.num_blocks} blocks of {loops.num_steps}"),
             on_progress=on_progress,
             end_s=end_s,
-            finds=self._knows_all(keys, environment),
+            is_one_moment=True,
         )
-
-    def _keys(self, programs: Sequence[ShardedProgram]) -> list[tuple[str, bool]]:
-        """The key of each program, and whether it is a cheap one; else the program is lowered."""
-        fingerprints = Fingerprints()
-
-        def key_of(program: ShardedProgram) -> tuple[str, bool]:
-            fingerprint = fingerprints.key(program)
-            if fingerprint is not None:
-                return fingerprint, True
-            try:
-                return self._lower(program)[1], False
-            except Exception:  # It makes no sense to JAX; measuring it says so.
-                return "", False
-
-        return list(map(key_of, programs))
-
-    def _knows_all(self, keys: Sequence[tuple[str, bool]], environment: str) -> bool:
-        cache = self._cache
-
-        def is_known(key: str, is_cheap: bool) -> bool:
-            combined = combine_keys(environment, key)
-            return cache is not None and (cache.find_quickly if is_cheap else cache.find)(combined) is not None
-
-        return all(is_known(key, is_cheap) for key, is_cheap in keys)
 
     def _lower(self, program: ShardedProgram) -> tuple[Any, str]:
         lowered = lower_program(program, mesh=self._mesh)
@@ -291,26 +249,15 @@ class MeasuredPricer(LoweringPricer):
         finally:
             watch.end(wait_s=1.0)
 
-    def _environment(
-        self, budget: RunBudget | None = None, candidates: str | None = None, loops: LoopBudget | None = None
-    ) -> str:
-        """Returns the key of everything beside the program that decides a price.
-
-        Args:
-            candidates: a key of all programs, if their times are of one moment.
-        """
+    def _environment(self, budget: RunBudget | None = None, **measured: Any) -> str:
+        """Returns the key of everything beside the program that decides a price."""
         budget = budget or self._budget
-        measured: dict[str, Any] = {"num_warmups": budget.num_warmups, "num_runs": budget.num_runs}
-        if candidates is not None:
-            # Each compared with each; before, all with the median of their round.
-            measured["each with each"] = candidates
-        # What is not asked for is no part of the key, so that prices of before there were these settings stay good.
-        if budget.max_runs != DEFAULT_MAX_RUNS:
-            measured["max_runs"] = budget.max_runs
-        if loops is not None:
-            measured["loop"] = f"{loops.num_blocks} blocks of {loops.num_steps}"
-        if self._takes_medians:
-            measured["takes_medians"] = True
-        if self._num_profiled_runs:
-            measured["num_profiled_runs"] = self._num_profiled_runs
-        return environment_key(self._mesh, **measured)
+        return environment_key(
+            self._mesh,
+            num_warmups=budget.num_warmups,
+            num_runs=budget.num_runs,
+            max_runs=budget.max_runs,
+            takes_medians=self._takes_medians,
+            num_profiled_runs=self._num_profiled_runs,
+            **measured,
+        )

@@ -12,13 +12,12 @@ are kept as they come.
 
 import datetime
 import functools
-import hashlib
-import itertools
 import math
 import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import filterfalse, islice
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -39,6 +38,7 @@ from jaxquard.pricing.mock_gpu.time_blocks import BlockBudget
 from jaxquard.pricing.price import Failure, FailureReason, OnProgress, Price, Provenance
 from jaxquard.pricing.pricing_call import PricingCall, PricingJob
 from jaxquard.pricing.program.fingerprint import combine_keys
+from jaxquard.pricing.program.lower_program import lowering_settings
 from jaxquard.pricing.program.sharded_program import ShardedProgram, abstract_mesh
 from jaxquard.pricing.target.cluster_costs import ClusterCosts
 from jaxquard.pricing.workers.serve import Reply
@@ -49,8 +49,6 @@ _MOST_COMPILERS = 16
 _FIRST_BATCH, _BATCH = 6, 24
 # Counts how programs are timed: a price of an earlier way is not one of the current way.
 _PRICING = 2
-# Settings of JAX that change what a jaxpr lowers to.
-_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_threefry_partitionable", "jax_default_prng_impl")
 _USUAL, _COMPARED = BlockBudget(), BlockBudget(num_warmups=3, num_blocks=8, max_blocks=24)
 
 
@@ -175,14 +173,14 @@ class MockGpuPricer(LoweringPricer):
 
     def _lower(self, program: ShardedProgram) -> tuple[ProgramRequest, str]:
         request, text = lower_request(program, mesh=self._mesh, platform=self._platform)
-        return request, hashlib.sha256(text.encode()).hexdigest()
+        return request, combine_keys(text)
 
     def _backend(self, call: PricingCall) -> None:
         self._price_batches(call, budget=_USUAL)
 
     def _price_batches(self, call: PricingCall, *, budget: BlockBudget) -> None:
         jobs, size = call.jobs(), _FIRST_BATCH
-        while batch := list(itertools.islice(jobs, size)):
+        while batch := list(islice(jobs, size)):
             self._price_batch(batch, call, budget)
             size = min(_BATCH, 2 * size)
 
@@ -194,13 +192,13 @@ class MockGpuPricer(LoweringPricer):
             for number, job in enumerate(jobs):
                 self._run(job, number, compiled[number], budget, call)
         except OutOfTimeError as error:
-            for job in _unsettled(jobs, call):
+            for job in filterfalse(call.is_settled, jobs):
                 call.fail(job, FailureReason.NO_TIME, error)
         except (WorkerEndedError, StalledError) as error:
             if len(jobs) == 1:
                 call.fail(jobs[0], FailureReason.NO_RUN, error)
             else:
-                for job in _unsettled(jobs, call):
+                for job in filterfalse(call.is_settled, jobs):
                     self._price_batch([job], call, budget)
 
     def _compile(self, jobs: Sequence[PricingJob], call: PricingCall) -> dict[int, Reply]:
@@ -227,16 +225,14 @@ class MockGpuPricer(LoweringPricer):
             run = self._devices.run(number, replace(budget, slow_s=slow_s), end_s=call.end_s)
         if run.error:
             call.fail(job, FailureReason.NO_RUN, RuntimeError(run.error))
-        else:
-            call.settle(job, self._price(job.program.name, compiled.value, run.value, budget))
-
-    def _price(
-        self, name: str, compiled: CompiledRequest, times_s: Sequence[float], budget: BlockBudget
-    ) -> Price | Failure:
+            return
         try:
-            walked = combine_times(compiled.text, compute_s=min(times_s), cluster=self._cluster)
+            call.settle(job, self._price(compiled.value, run.value, budget))
         except HloError as error:
-            return Failure(name=name, reason=FailureReason.NO_RUN, message=f"its compiled text cannot be read: {error}")
+            call.fail(job, FailureReason.NO_RUN, error)
+
+    def _price(self, compiled: CompiledRequest, times_s: Sequence[float], budget: BlockBudget) -> Price:
+        walked = combine_times(compiled.text, compute_s=min(times_s), cluster=self._cluster)
         return Price(
             time_s=min(times_s) + walked.communication_s,
             compute_s=min(times_s),
@@ -267,14 +263,10 @@ class MockGpuPricer(LoweringPricer):
             tuple(self._mesh.shape.items()),
             cluster_text(self._cluster),
             repr(budget),
-            [(name, str(getattr(jax.config, name, None))) for name in _SETTINGS],
+            lowering_settings(),
             sorted(os.environ.get("XLA_FLAGS", "").split()),
         )
-        return hashlib.sha256(repr(parts).encode()).hexdigest()
-
-
-def _unsettled(jobs: Sequence[PricingJob], call: PricingCall) -> list[PricingJob]:
-    return [job for job in jobs if not call.is_settled(job)]
+        return combine_keys(repr(parts))
 
 
 def _too_large(name: str, *, needed_bytes: int, available_bytes: int) -> Failure:

@@ -9,7 +9,6 @@ that does not fit a chip's memory fails, and says by how much.
 """
 
 import datetime
-import hashlib
 import logging
 import math
 import os
@@ -34,7 +33,7 @@ from jaxquard.pricing.outcomes import failure_of
 from jaxquard.pricing.price import Failure, FailureReason, Price, Provenance
 from jaxquard.pricing.pricing_call import PricingCall
 from jaxquard.pricing.program.fingerprint import combine_keys
-from jaxquard.pricing.program.lower_program import lower_for_platform, lowered_key
+from jaxquard.pricing.program.lower_program import lower_for_platform, lowered_key, lowering_settings
 from jaxquard.pricing.program.sharded_program import ShardedProgram, abstract_mesh
 from jaxquard.pricing.target.cluster_costs import ClusterCosts
 from jaxquard.pricing.target.compiled_program import CompiledFolder, CompiledProgram, CompileRequest
@@ -49,8 +48,6 @@ _PRICING = 3
 _log = logging.getLogger(__name__)
 # Machine code that nothing runs; the scheduled program is the same.
 _QUICK_OPTIONS: dict[str, dict[str, str]] = {"cpu": {"xla_backend_optimization_level": "0"}}
-# Settings of JAX that change what a jaxpr lowers to.
-_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_threefry_partitionable", "jax_default_prng_impl")
 
 
 class CompilePricer(LoweringPricer):
@@ -158,15 +155,18 @@ class CompilePricer(LoweringPricer):
     def walk_all(self, programs: Sequence[ShardedProgram]) -> Iterator[tuple[WalkedProgram, CompiledProgram] | Failure]:
         """Yields the same of many, in their order, while the others compile; a failure for one that does not."""
         for program, compiling in [(program, self._try_begin(program)) for program in programs]:
-            try:
-                compiled = compiling if isinstance(compiling, Failure) else self._wait(compiling)
-            except Exception as error:
-                compiled = failure_of(program.name, FailureReason.NO_COMPILATION, error)
-            if isinstance(compiled, Failure):
-                yield compiled
+            if isinstance(compiling, Failure):
+                yield compiling
                 continue
-            walked = self._walk_or_fail(program.name, compiled)
-            yield walked if isinstance(walked, Failure) else (walked, compiled)
+            try:
+                compiled = self._wait(compiling)
+            except Exception as error:  # The compiler refuses this one; the others may.
+                yield failure_of(program.name, FailureReason.NO_COMPILATION, error)
+                continue
+            try:
+                yield self._walk(compiled), compiled
+            except HloError as error:
+                yield failure_of(program.name, FailureReason.NO_RUN, error)
 
     def provenance_key(self) -> str:
         """Returns a key of all that decides a price beside the program: compiler, target, figures, settings."""
@@ -189,8 +189,11 @@ class CompilePricer(LoweringPricer):
                     compiled = self._wait(compiling)
             except Exception as error:  # The compiler refuses this candidate, or is late.
                 call.fail(job, FailureReason.NO_COMPILATION, error)
-            else:
+                continue
+            try:
                 call.settle(job, self._price(job.program.name, compiled))
+            except HloError as error:
+                call.fail(job, FailureReason.NO_RUN, error)
 
     def _try_begin(self, program: ShardedProgram) -> "Failure | _Compiling":
         try:
@@ -240,16 +243,8 @@ class CompilePricer(LoweringPricer):
         schedule = list_schedule(parse_module(compiled.text))
         return walk_schedule(schedule, ClusterCosts(self._cluster, chips=compiled.chips))
 
-    def _walk_or_fail(self, name: str, compiled: CompiledProgram) -> WalkedProgram | Failure:
-        try:
-            return self._walk(compiled)
-        except HloError as error:
-            return Failure(name=name, reason=FailureReason.NO_RUN, message=f"its compiled text cannot be read: {error}")
-
-    def _price(self, name: str, compiled: CompiledProgram) -> Price | Failure:
-        walked = self._walk_or_fail(name, compiled)
-        if isinstance(walked, Failure):
-            return walked
+    def _price(self, name: str, compiled: CompiledProgram) -> Price:
+        walked = self._walk(compiled)
         if compiled.num_rematerialized:
             _log.info("%s: the partitioner gathers %d values whole", name, compiled.num_rematerialized)
         return Price(
@@ -301,13 +296,11 @@ class CompilePricer(LoweringPricer):
             os.environ.get("LIBTPU_INIT_ARGS", ""),
             sorted(self._options.items()),
         )
-        return hashlib.sha256(repr(parts).encode()).hexdigest()
+        return combine_keys(repr(parts))
 
     def _environment(self) -> str:
         """Returns the key of everything beside the program that decides a price."""
-        settings = [(name, str(getattr(jax.config, name, None))) for name in _SETTINGS]
-        parts = (_PRICING, self._compiler_key(), cluster_text(self._cluster), settings)
-        return hashlib.sha256(repr(parts).encode()).hexdigest()
+        return combine_keys(repr((_PRICING, self._compiler_key(), cluster_text(self._cluster), lowering_settings())))
 
 
 # The key of a compiled program on disk, and the program or what comes of compiling it.
