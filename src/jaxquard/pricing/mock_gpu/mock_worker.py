@@ -26,18 +26,16 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 
 from jaxquard import _jax_compat
 from jaxquard.pricing.measure.machine.memory import peak_bytes
-from jaxquard.pricing.mock_gpu.program_request import CompiledRequest, ProgramRequest, RequestInput
+from jaxquard.pricing.mock_gpu.program_request import CompiledRequest, ProgramRequest
 from jaxquard.pricing.mock_gpu.time_blocks import BlockBudget, time_blocks
 from jaxquard.pricing.values.make_values import make_array
 from jaxquard.pricing.workers.serve import Reply, reply, serve
 
-# Inputs that programs share stay on the GPU as long as they take no more than this part of its memory.
-_SHARED_PART = 0.25
 _FIRST_TOGETHER = 3
 
 
 class MockedPrograms:
-    """Programs that are compiled for the devices, and the inputs that they share or hand on to each other."""
+    """Programs that are compiled for the devices."""
 
     def __init__(self, devices: Sequence[jax.Device], *, num_compilers: int) -> None:
         self._devices = tuple(devices)
@@ -46,9 +44,6 @@ class MockedPrograms:
         self._pool = ThreadPoolExecutor(num_compilers, thread_name_prefix="compile")
         self._num_compiled = 0
         self._loaded: dict[int, tuple[ProgramRequest, _jax_compat.LoadedModule]] = {}
-        self._inputs: dict[Any, jax.Array] = {}
-        # Arrays that programs were given for good, by type; the next program takes them over.
-        self._free: dict[Any, list[jax.Array]] = {}
 
     def compile(self, requests: dict[int, ProgramRequest]) -> Iterator[Reply]:
         """Yields a `CompiledRequest` of each program, or the error, in their order.
@@ -75,12 +70,8 @@ class MockedPrograms:
     def run(self, number: int, budget: BlockBudget) -> tuple[float, ...]:
         """Times a program, and forgets it."""
         request, loaded = self._loaded.pop(number)
-        try:
-            with alone_on(self._name):
-                return self._time(request, loaded, budget)
-        except Exception:
-            self._drop_inputs()
-            raise
+        with alone_on(self._name):
+            return self._time(request, loaded, budget)
 
     def forget(self, number: int) -> None:
         """Forgets a program that is not to be run."""
@@ -94,16 +85,10 @@ class MockedPrograms:
         return [reply(partial(getattr(self, verb), *arguments))]
 
     def free_bytes(self) -> int | None:
-        """The bytes of the device that a program can have, with those of inputs that are kept; None if nobody says."""
-        stats = self._local.memory_stats() or {}
-        limit = stats.get("bytes_limit")
-        kept = [*self._inputs.values(), *(array for arrays in self._free.values() for array in arrays)]
-        held = sum(shard.data.nbytes for array in kept for shard in array.addressable_shards)
-        return None if limit is None else limit - stats.get("bytes_in_use", 0) + held
-
-    @property
-    def _local(self) -> jax.Device:
-        return next(device for device in self._devices if device.process_index == jax.process_index())
+        """The bytes of the device that a program can have; None if nobody says."""
+        local = next(device for device in self._devices if device.process_index == jax.process_index())
+        stats = local.memory_stats() or {}
+        return stats["bytes_limit"] - stats.get("bytes_in_use", 0) if "bytes_limit" in stats else None
 
     def _load(self, request: ProgramRequest) -> _jax_compat.LoadedModule:
         return _jax_compat.LoadedModule(
@@ -119,11 +104,14 @@ class MockedPrograms:
         sizes = tuple(size for _, size in request.axes)
         names = tuple(axis for axis, _ in request.axes)
         mesh = Mesh(np.array(self._devices).reshape(sizes), names, axis_types=(AxisType.Auto,) * len(names))
-        self._make_room(request, loaded)
         donated = dict(request.successors)
         inputs = [
-            self._take(mesh, type_) if position in donated else self._share(mesh, type_)
-            for position, type_ in enumerate(request.inputs)
+            make_array(
+                jax.ShapeDtypeStruct(type_.shape, _jax_compat.dtype_named(type_.dtype)),
+                NamedSharding(mesh, type_.spec),
+                type_.values,
+            )
+            for type_ in request.inputs
         ]
         jax.block_until_ready(inputs)
 
@@ -138,40 +126,7 @@ class MockedPrograms:
                 jax.block_until_ready(outputs)
             return outputs
 
-        times_s = time_blocks(run, jax.block_until_ready, budget=budget)
-        for position in donated:
-            self._free.setdefault(_key(mesh, request.inputs[position]), []).append(inputs[position])
-        return times_s
-
-    def _make_room(self, request: ProgramRequest, loaded: _jax_compat.LoadedModule) -> None:
-        """Lets go of shared inputs where the program needs their memory, or where they are many."""
-        stats = self._local.memory_stats() or {}
-        limit, used = stats.get("bytes_limit"), stats.get("bytes_in_use", 0)
-        if limit is not None and (used > _SHARED_PART * limit or used + peak_bytes(loaded) > limit):
-            self._drop_inputs()
-
-    def _drop_inputs(self) -> None:
-        self._inputs.clear()
-        self._free.clear()
-
-    def _make(self, mesh: Mesh, type_: RequestInput) -> jax.Array:
-        aval = jax.ShapeDtypeStruct(type_.shape, _jax_compat.dtype_named(type_.dtype))
-        return make_array(aval, NamedSharding(mesh, type_.spec), type_.values)
-
-    def _share(self, mesh: Mesh, type_: RequestInput) -> jax.Array:
-        key = _key(mesh, type_)
-        if key not in self._inputs:
-            self._inputs[key] = self._make(mesh, type_)
-        return self._inputs[key]
-
-    def _take(self, mesh: Mesh, type_: RequestInput) -> jax.Array:
-        """Returns an array that nobody else has."""
-        free = self._free.get(_key(mesh, type_))
-        return free.pop() if free else self._make(mesh, type_)
-
-
-def _key(mesh: Mesh, type_: RequestInput) -> tuple[Any, ...]:
-    return mesh, type_
+        return time_blocks(run, jax.block_until_ready, budget=budget)
 
 
 @contextlib.contextmanager
