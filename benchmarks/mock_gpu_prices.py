@@ -77,11 +77,11 @@ def measure(out: Path, platform: str, limit_s: float, *, first: int = 0, prices_
 
 
 def _environment(stage: str, platform: str) -> dict[str, str]:
-    from jaxquard.pricing.mock_gpu.mock_process import worker_environment
+    from jaxquard.pricing.mock_gpu.mock_process import mock_environment
 
     if stage in ("pricer", "prices"):
         return {**os.environ, "JAX_PLATFORMS": "cpu"}
-    environment = worker_environment(platform, os.environ)
+    environment = mock_environment(platform, os.environ)
     if stage == "profile":
         # Kernels of a CUDA graph do not say which instruction they are of.
         environment["XLA_FLAGS"] += " --xla_gpu_enable_command_buffer="
@@ -183,8 +183,9 @@ def _measure_prices(out: Path, platform: str, limit_s: float, first: int) -> Non
             answers = dict(process.compile(batch))
             compiled_s = time.monotonic() - begin_s
             for number, answer in answers.items():
-                timed = {} if "error" in answer else process.run(number, BlockBudget())
-                content["programs"][names[number]] = {**answer, **timed}
+                run = answer if answer.error else process.run(number, BlockBudget())
+                times = {"error": run.error} if run.error else {"times_s": run.value}
+                content["programs"][names[number]] = {**_compiled(answer), **times}
             batch_s = time.monotonic() - begin_s
             print(f"{start + len(batch)}: compiled {compiled_s:.0f} s, all {batch_s:.0f} s", flush=True)
             _write(out / "prices.json.gz", content)
@@ -205,16 +206,21 @@ def _measure_profile(out: Path, platform: str, limit_s: float, _: int) -> None:
     requests = {**layer_programs(platform, _NUM_PROFILED), **_collective_requests(platform)}
     names = list(requests)
     content: dict[str, Any] = {"programs": {}}
-    answers = dict(programs.compile({number: requests[name] for number, name in enumerate(names)}))
+    answers = dict(enumerate(programs.compile({number: requests[name] for number, name in enumerate(names)})))
     budget = BlockBudget(num_warmups=2, num_blocks=1, max_blocks=1, max_runs=5, block_s=10.0)
     for number, answer in answers.items():
-        if "error" in answer or time.monotonic() > end_s - 5:
-            content["programs"][names[number]] = answer
+        entry = content["programs"][names[number]] = _compiled(answer)
+        if answer.error or time.monotonic() > end_s - 5:
             continue
-        timed, instructions = _profiled(lambda number=number: programs.run(number, budget))
-        content["programs"][names[number]] = {**answer, **timed, "num_runs": 7, "instructions": instructions}
+        times_s, instructions = _profiled(lambda number=number: programs.run(number, budget))
+        entry |= {"times_s": times_s, "num_runs": 7, "instructions": instructions}
         _write(out / "profile.json.gz", content)
     print(f"{len(content['programs'])} programs profiled", flush=True)
+
+
+def _compiled(answer: Any) -> dict[str, Any]:
+    """Returns the text and the bytes of a compiled program, or its error, as JSON has them."""
+    return {"error": answer.error} if answer.error else dataclasses.asdict(answer.value)
 
 
 def _collective_requests(platform: str) -> dict[str, Any]:
@@ -240,7 +246,7 @@ def _collective_requests(platform: str) -> dict[str, Any]:
     return found
 
 
-def _profiled(do: Any) -> tuple[dict[str, Any], dict[str, float]]:
+def _profiled(do: Any) -> tuple[Any, dict[str, float]]:
     """Returns the result, and the seconds of each instruction in all runs, by name and kernel."""
     import jax
 

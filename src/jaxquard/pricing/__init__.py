@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from jaxquard.pricing.communication.collectives import collectives as collectives
     from jaxquard.pricing.measure.machine.steady_cpu import make_cpu_steady as make_cpu_steady
     from jaxquard.pricing.measure.measured_pricer import MeasuredPricer as MeasuredPricer
-    from jaxquard.pricing.measure.outcomes import TimeBreakdown as TimeBreakdown
     from jaxquard.pricing.mock_gpu.mock_gpu_pricer import MockGpuPricer as MockGpuPricer
     from jaxquard.pricing.model.check_parallelism import check_parallelism as check_parallelism
     from jaxquard.pricing.model.known.find_transformer import find_transformer as find_transformer
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from jaxquard.pricing.model.system import find_system as find_system
     from jaxquard.pricing.model.system import known_systems as known_systems
     from jaxquard.pricing.model.transformer import Transformer as Transformer
+    from jaxquard.pricing.outcomes import TimeBreakdown as TimeBreakdown
     from jaxquard.pricing.price import Failure as Failure
     from jaxquard.pricing.price import FailureReason as FailureReason
     from jaxquard.pricing.price import LoopPricer as LoopPricer
@@ -63,7 +63,6 @@ else:
             "cache": ["PriceCache"],
             "communication.collectives": ["CollectiveInstruction", "collectives"],
             "measure.measured_pricer": ["MeasuredPricer"],
-            "measure.outcomes": ["TimeBreakdown"],
             "measure.machine.steady_cpu": ["make_cpu_steady"],
             "mock_gpu.mock_gpu_pricer": ["MockGpuPricer"],
             "model.check_parallelism": ["check_parallelism"],
@@ -76,6 +75,7 @@ else:
             "model.stage_prices": ["StagePrice", "StagePrices", "hide", "split_layers", "stage_prices"],
             "model.system": ["SystemProfile", "find_system", "known_systems"],
             "model.transformer": ["Transformer"],
+            "outcomes": ["TimeBreakdown"],
             "price": [
                 "Failure",
                 "FailureReason",

@@ -10,6 +10,10 @@ class OutOfTimeError(RuntimeError):
         super().__init__("the time was over")
 
 
+class StalledError(RuntimeError):
+    """Something did not end within its own limit; it may still be under way."""
+
+
 def check_time(end_s: float) -> None:
     """Raises OutOfTimeError if a moment of `time.monotonic` has passed."""
     if time.monotonic() >= end_s:

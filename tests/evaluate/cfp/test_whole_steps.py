@@ -20,10 +20,19 @@ PROGRAMS = {
 }
 
 
+class CountingCompilers(CompileHere):
+    def __init__(self, reported):
+        self.reported = reported
+
+    def start(self, lowered, **more):
+        self.reported.append(lowered)
+        return super().start(lowered, **more)
+
+
 @pytest.fixture(scope="module")
 def compiled():
     reported = []
-    steps = WholeSteps(line_mesh(), compilers=CompileHere(on_compiled=reported.append))
+    steps = WholeSteps(line_mesh(), compilers=CountingCompilers(reported))
     steps.compile(PROGRAMS, on_step=lambda *_: None)
     return steps, reported
 

@@ -16,7 +16,7 @@ from jaxquard.planner.search.plan_options import PlanOptions
 from jaxquard.planner.search.problem import loss_problem
 from jaxquard.planner.search.targets import find_plan_target
 from jaxquard.pricing import PriceCache
-from jaxquard.pricing.measure.measure_batches import Measurement
+from jaxquard.pricing.measure.measurement import Measurement
 from jaxquard.pricing.mock_gpu.mock_process import _no_device
 from jaxquard.pricing.target.compile_pricer import CompilePricer
 from tests.machine_pace import machine_pace

@@ -84,3 +84,15 @@ def test_of_a_step_of_the_users_own_second_moments_are_positive(mesh):
     state = read(state)
     assert all((leaf > 0).all() for leaf in state["squares"].values())
     assert all((leaf < 0).any() for leaf in state["params"].values())
+
+
+def test_arrays_of_the_user_are_there_after_plans_ran():
+    """State is donated to every step; what the user passed is not."""
+    params = make_params(lambda shape: jax.device_put(jnp.full(shape, 0.1), jax.devices()[0]))
+    batch = {"tokens": jnp.zeros((64, 8), jnp.int32), "targets": jnp.ones((64, 8, WIDTH))}
+    options = {"num_measured": 1, "cache": None, "progress": False, "fix": {"actors": 1, "microbatches": 1}}
+    for devices in (1, 2):
+        with jq.parallelize(loss, optax.sgd(0.1), (params, batch), devices=devices, **options) as run:
+            assert "measured" in run.plan.provenance
+        assert all(not leaf.is_deleted() for leaf in jax.tree.leaves((params, batch)))
+        assert (np.asarray(params["out"]) == np.float32(0.1)).all()

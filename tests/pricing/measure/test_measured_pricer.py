@@ -17,11 +17,11 @@ from jax.sharding import PartitionSpec as P
 from jaxquard.errors import PricingError
 from jaxquard.pricing import Failure, FailureReason, MeasuredPricer, Price, PriceCache, reshard_program
 from jaxquard.pricing.compile.compilers import CompileInThreads
-from jaxquard.pricing.measure import measure_batches
+from jaxquard.pricing.end_of_time import StalledError
 from jaxquard.pricing.measure import measured_pricer as measure
+from jaxquard.pricing.measure import measurement
 from jaxquard.pricing.measure.runs import timed_program
 from jaxquard.pricing.measure.runs.timed_program import TimedProgram
-from jaxquard.pricing.measure.runs.watched_run import StalledError
 from jaxquard.pricing.values.make_values import make_array
 from tests.pricing.programs import array, line_mesh, make, product, quick_pricer
 
@@ -48,7 +48,7 @@ def test_a_resharding_costs():
 def test_a_cached_price_is_not_measured_again(tmp_path, monkeypatch):
     cache = PriceCache(tmp_path)
     first = quick_pricer(cache).price_all([product(16), product(24)])
-    monkeypatch.setattr(measure_batches, "lower_program", None)
+    monkeypatch.setattr(measure, "lower_program", None)
     seen = []
     second = quick_pricer(cache).price_all([product(24), product(16)], on_progress=seen.append)
     assert second == first[::-1]
@@ -221,7 +221,7 @@ def test_before_something_does_not_fit_the_pace_is_let_go(monkeypatch):
     """Here there is room only as long as no program stays in memory."""
     pricer = quick_pricer(round_size=1)
     monkeypatch.setattr(
-        measure_batches, "available_bytes", lambda mesh: 10**6 if pricer._reference._program is None else 100
+        measurement, "available_bytes", lambda mesh: 10**6 if pricer._reference._program is None else 100
     )
     assert all(isinstance(price, Price) for price in pricer.price_all([product(16), product(24)]))
     assert all(isinstance(price, Price) for price in pricer.price_all([product(32)]))
@@ -482,12 +482,13 @@ class TestCompare:
         assert [price.time_s for price in pricer.compare([second, first])] == pytest.approx([2.0, 3.0])
 
     def test_nor_are_those_of_programs_without_a_cheap_key(self, monkeypatch, tmp_path):
-        monkeypatch.setattr(measure.Fingerprints, "key", lambda self, program: None)
+        """They are measured anew each time."""
+        monkeypatch.setattr("jaxquard.pricing.program.fingerprint.Fingerprints.key", lambda self, program: None)
         pricer = quick_pricer(PriceCache(tmp_path))
-        times_of(monkeypatch, *([9] + [time_s] * 12 for time_s in (3.0, 5.0, 6.0)))
+        times_of(monkeypatch, *([9] + [time_s] * 12 for time_s in (3.0, 5.0, 6.0, 8.0, 7.0)))
         assert [price.time_s for price in pricer.compare([product(8)])] == pytest.approx([3.0])
         assert [price.time_s for price in pricer.compare([product(8), product(16)])] == pytest.approx([5.0, 6.0])
-        assert [price.time_s for price in pricer.compare([product(16), product(8)])] == pytest.approx([6.0, 5.0])
+        assert [price.time_s for price in pricer.compare([product(16), product(8)])] == pytest.approx([8.0, 7.0])
 
 
 def test_by_default_there_are_5_warm_ups_and_10_runs(monkeypatch):

@@ -15,7 +15,9 @@ from jaxquard.errors import ClusterError, PricingError, ShardingError
 from jaxquard.intraop.plan.search_sharding import search_sharding
 from jaxquard.pricing import Failure, FailureReason, MockGpuPricer, Price, PriceCache
 from jaxquard.pricing.end_of_time import OutOfTimeError
-from jaxquard.pricing.mock_gpu.mock_process import WorkerEndedError
+from jaxquard.pricing.mock_gpu.program_request import CompiledRequest
+from jaxquard.pricing.workers.serve import Reply
+from jaxquard.pricing.workers.worker import WorkerEndedError
 from tests.pricing.mock_gpu.test_combine_times import RECORDED
 from tests.pricing.programs import array, make
 
@@ -42,13 +44,13 @@ class FakeDevices:
             self._places[number] = place = len(self.codes) - 1
             if place in self.ends:
                 raise WorkerEndedError("the process with the GPU ended: Segmentation fault")
-            yield number, self.answers.get(place, {"text": self.text, "peak_bytes": 3 << 30})
+            yield number, self.answers.get(place, Reply(value=CompiledRequest(text=self.text, peak_bytes=3 << 30)))
 
     def run(self, number, budget, *, end_s=math.inf):
         self._check_time(end_s)
         self.runs.append((self._places[number], budget))
         times_s = self.time_s(self._places[number]) if callable(self.time_s) else self.time_s
-        return times_s if isinstance(times_s, dict) else {"times_s": (1.02 * times_s, times_s, times_s, times_s)}
+        return times_s if isinstance(times_s, Reply) else Reply(value=(1.02 * times_s, times_s, times_s, times_s))
 
     def _check_time(self, end_s):
         if len(self.runs) == self.most_runs and math.isfinite(end_s):
@@ -115,10 +117,10 @@ def test_equal_programs_are_measured_once():
 
 def test_failures_are_named():
     answers = {
-        0: {"error": "RESOURCE_EXHAUSTED: Out of memory while trying to allocate"},
-        1: {"error": "no such op\nmore"},
+        0: Reply(error="RESOURCE_EXHAUSTED: Out of memory while trying to allocate"),
+        1: Reply(error="no such op\nmore"),
     }
-    devices = FakeDevices(answers=answers, time_s=lambda place: {"error": "INTERNAL: a kernel failed"})
+    devices = FakeDevices(answers=answers, time_s=lambda place: Reply(error="INTERNAL: a kernel failed"))
     results = pricer(devices).price_all(products(3))
     assert [result.reason for result in results] == [
         FailureReason.OUT_OF_MEMORY, FailureReason.NO_COMPILATION, FailureReason.NO_RUN,

@@ -10,11 +10,12 @@ from jax.sharding import PartitionSpec as P
 
 from jaxquard.errors import PricingError
 from jaxquard.hlo import list_schedule, parse_module
-from jaxquard.pricing.mock_gpu.mock_process import MockProcess, WorkerEndedError, worker_environment
+from jaxquard.pricing.mock_gpu.mock_process import MockProcess, mock_environment
 from jaxquard.pricing.mock_gpu.mock_worker import alone_on
 from jaxquard.pricing.mock_gpu.program_request import lower_request
 from jaxquard.pricing.mock_gpu.time_blocks import BlockBudget
 from jaxquard.pricing.program.sharded_program import abstract_mesh
+from jaxquard.pricing.workers.worker import WorkerEndedError
 from tests.pricing.programs import array, make
 
 MESH = abstract_mesh(AbstractMesh((4,), ("x",)))
@@ -41,11 +42,11 @@ def test_programs_are_compiled_for_all_devices_and_run(process):
     plain = request_of(jnp.matmul, array(8, 8), array(8, 8), ins=(P("x"), P()), outs=(P("x"),))
     answers = dict(process.compile({5: good, 7: plain}))
     assert list(answers) == [5, 7]
-    assert "num_partitions=4" in answers[5]["text"]
-    assert answers[5]["peak_bytes"] > 0
-    assert any(one.collective for one in list_schedule(parse_module(answers[5]["text"])))
+    assert "num_partitions=4" in answers[5].value.text
+    assert answers[5].value.peak_bytes > 0
+    assert any(one.collective for one in list_schedule(parse_module(answers[5].value.text)))
     # A donated weight comes back from the run before, again and again.
-    assert all(time_s > 0 for time_s in process.run(5, QUICK)["times_s"])
+    assert all(time_s > 0 for time_s in process.run(5, QUICK).value)
     process.forget(7)
     assert process.device_kind == "cpu"
 
@@ -54,16 +55,15 @@ def test_errors_of_a_program_are_answers(process):
     broken = request_of(jnp.matmul, array(8, 8), array(8, 8))
     code = broken.code[: len(broken.code) // 2]
     answers = dict(process.compile({1: type(broken)(**{**_fields(broken), "code": code}), 2: broken}))
-    assert "error" in answers[1]
-    assert "text" in answers[2]
+    assert answers[1].error
+    assert "num_partitions=4" in answers[2].value.text
     process.forget(2)
 
 
 @pytest.mark.slow
 def test_a_process_that_ends_says_so_and_another_one_starts(process):
     assert process.free_bytes() is None  # Starts one, if no test before this one has.
-    started = process._process
-    started.kill()
+    process._worker._process.kill()
     with pytest.raises(WorkerEndedError, match="the process with the GPU ended"):
         process.free_bytes()
     assert process.free_bytes() is None
@@ -82,13 +82,13 @@ def test_no_gpu_at_hand():
 def test_the_environment_of_the_process():
     ours = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8 --mine=1", "CUDA_VISIBLE_DEVICES": "3,4",
             "JAX_PLATFORMS": "cpu", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}  # fmt: skip
-    found = worker_environment("cuda", ours)
+    found = mock_environment("cuda", ours)
     assert found["XLA_FLAGS"] == "--mine=1 --xla_gpu_shard_autotuning=false"
     assert found["CUDA_VISIBLE_DEVICES"] == "3"
     assert found["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.5"
     assert found["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
     assert "JAX_PLATFORMS" not in found
-    assert worker_environment("cpu", {})["XLA_FLAGS"] == ""
+    assert mock_environment("cpu", {})["XLA_FLAGS"] == ""
 
 
 def test_one_worker_times_programs_on_a_gpu_at_a_time(tmp_path, monkeypatch):

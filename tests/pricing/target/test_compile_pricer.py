@@ -15,6 +15,7 @@ from jaxquard.pricing import CompilePricer, Failure, FailureReason, Price, Price
 from jaxquard.pricing.target import compile_pricer
 from jaxquard.pricing.target import find_target as targets
 from jaxquard.pricing.target.compiled_program import CompiledFolder, CompiledProgram
+from jaxquard.pricing.workers.serve import Reply
 from tests.hlo.compiled_texts import MESH, program, read_text
 
 LINE = AbstractMesh((8,), ("x",))
@@ -38,14 +39,14 @@ class Recorded:
 
     num_asked = 0
 
-    def __init__(self, target, *, num_compilers, limit_s):
+    def __init__(self, start, *, num_workers, limit_s):
         pass
 
-    def compile(self, requests, *, end_s):
-        type(self).num_asked += len(requests)
-        found = Future()
-        found.set_result(self.answer())
-        return [found for _ in requests]
+    def submit(self, request, *, end_s):
+        type(self).num_asked += 1
+        answer, found = self.answer(), Future()
+        found.set_result((Reply(error=answer) if isinstance(answer, str) else Reply(value=answer), b""))
+        return found
 
     @staticmethod
     def answer():
@@ -71,7 +72,7 @@ def recorded(monkeypatch):
     """Lets clusters of GPUs and TPUs be priced here; tests change the answer."""
     monkeypatch.setattr(targets, "_is_installed", lambda name: True)
     fresh = type("Fresh", (Recorded,), {"num_asked": 0})
-    monkeypatch.setattr(compile_pricer, "TargetProcesses", fresh)
+    monkeypatch.setattr(compile_pricer, "WorkerPool", fresh)
     return fresh
 
 

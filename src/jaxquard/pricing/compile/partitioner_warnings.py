@@ -15,7 +15,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 _WARNING = re.compile(rb"[WE]\d{4} +\S+ +(\d+) [^\n]*Involuntary full rematerialization")
 _FILTER = str(Path(__file__).with_name("filter_stderr.py"))
@@ -23,36 +22,10 @@ _STDERR = 2
 # A filter that does not answer within this has ended, or the machine is more than busy.
 _SYNC_LIMIT_S = 10.0
 
-# Called with a lowered program, and the number of values that its compiler gathers whole.
-OnRematerialized = Callable[[Any, int], None]
-
-
-def disregard(lowered: Any, count: int) -> None:
-    """Does nothing with the values that a program gathers whole."""
-    del lowered, count
-
 
 def count_rematerialized(log: bytes) -> int:
     """Returns the number of warnings in what a compiler wrote."""
     return len(_WARNING.findall(log))
-
-
-class RematerializedCounts:
-    """The values that programs gather whole, by program; compilers may report from threads."""
-
-    def __init__(self) -> None:
-        self._counts: dict[int, int] = {}
-        self._lock = threading.Lock()
-
-    def add(self, lowered: Any, count: int) -> None:
-        """Notes the warnings of compiling a program."""
-        with self._lock:
-            self._counts[id(lowered)] = self._counts.get(id(lowered), 0) + count
-
-    def take(self, lowered: Any) -> int:
-        """Returns the number of a program, which is then forgotten."""
-        with self._lock:
-            return self._counts.pop(id(lowered), 0)
 
 
 class _Filter:

@@ -2,5 +2,5 @@
 
 In: sharded programs and a mesh (`MeasuredPricer`).
 Out: a `Price` for each: seconds, the share of communication, bytes, and where the numbers come from; or a `Failure`.
-`measure_batches` does one call, `outcomes` keeps what came of it; `runs/` times programs, `machine/` knows the devices.
+`measurement` does one call; `runs/` times programs, `machine/` knows the devices.
 """

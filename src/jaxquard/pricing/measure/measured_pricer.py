@@ -9,24 +9,24 @@ import math
 import time
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 from jax.sharding import Mesh
 
-from jaxquard.pricing.batch_pricer import BatchPricer
+from jaxquard.pricing.batch_pricer import LoweringPricer
 from jaxquard.pricing.cache import PriceCache
-from jaxquard.pricing.compile.compilers import CompileHere, Compilers, choose_compilers
-from jaxquard.pricing.compile.partitioner_warnings import RematerializedCounts
+from jaxquard.pricing.compile.compilers import Compiled, CompileHere, Compilers, choose_compilers
 from jaxquard.pricing.host_cores import num_cores
 from jaxquard.pricing.measure.machine.environment import environment_key
-from jaxquard.pricing.measure.measure_batches import Measurement, PricingJob
-from jaxquard.pricing.measure.outcomes import Ledger, Meter, TimeBreakdown
+from jaxquard.pricing.measure.measurement import Measurement
 from jaxquard.pricing.measure.runs.reference_program import ReferenceProgram
 from jaxquard.pricing.measure.runs.run_blocks import LoopBudget
-from jaxquard.pricing.measure.runs.run_rounds import BestTimes, RunBudget
+from jaxquard.pricing.measure.runs.run_rounds import RunBudget
 from jaxquard.pricing.measure.runs.watched_run import WatchedRun
 from jaxquard.pricing.price import Failure, OnProgress, Price
-from jaxquard.pricing.program.fingerprint import Fingerprints, combine_keys
+from jaxquard.pricing.pricing_call import PricingCall
+from jaxquard.pricing.program.fingerprint import combine_keys
 from jaxquard.pricing.program.lower_program import lower_program, lowered_key
 from jaxquard.pricing.program.sharded_program import ShardedProgram, automatic_mesh
 
@@ -42,7 +42,7 @@ _FINE_RUNS, _FINE_EXTRA_S = 4, 8.0
 _FAIR_S = 1.0
 
 
-class MeasuredPricer(BatchPricer):
+class MeasuredPricer(LoweringPricer):
     """Prices programs by running them on a mesh.
 
     It keeps its compiler processes for further calls; `close`, or leaving it as a context, ends them.
@@ -99,6 +99,7 @@ class MeasuredPricer(BatchPricer):
             takes_medians: a price is the median of the runs that count. Noise moves their minimum less, so programs are
                 compared by that; but a step, whose devices wait for each other, takes the medians of its parts.
         """
+        super().__init__(cache=cache)
         assert num_warmups >= 0
         assert num_runs >= 1
         assert num_profiled_runs >= 0
@@ -107,22 +108,12 @@ class MeasuredPricer(BatchPricer):
         self._budget = RunBudget(
             num_warmups=num_warmups, num_runs=num_runs, max_runs=max_runs, slow_factor=slow_factor, limit_s=limit_s
         )
-        self._cache = PriceCache() if cache == "default" else cache
         num_compilers = min(num_cores() if num_compilers is None else num_compilers, _MOST_TOGETHER)
-        self._meter = Meter()
-        self._rematerialized = RematerializedCounts()
-        self._compilers = choose_compilers(
-            mesh,
-            num_compilers=num_compilers,
-            limit_s=compile_limit_s,
-            on_compiled=self._meter.add_compile_work,
-            on_rematerialized=self._rematerialized.add,
-        )
+        self._compilers = choose_compilers(mesh, num_compilers=num_compilers, limit_s=compile_limit_s)
         # They hold what they have compiled, so once there are some, even a few programs go to them.
         self._has_compilers = False
         self._reference = ReferenceProgram()
-        self._compiled: dict[str, Any] = {}
-        self._num_compilers = num_compilers
+        self._compiled: dict[str, Compiled] = {}
         self._batch_size = max(round_size, num_compilers)
         self._round_size = round_size
         self._memory_limit_bytes = memory_limit_bytes
@@ -145,34 +136,9 @@ class MeasuredPricer(BatchPricer):
         """The compilers that it uses; they hold what they have compiled until they end."""
         return self._compilers
 
-    @property
-    def time_breakdown(self) -> TimeBreakdown:
-        """The time of all calls so far, by activity."""
-        return self._meter.time_breakdown
-
     def provenance_key(self) -> str:
         """Returns a key of all that decides a price beside the program: devices, settings, runs."""
-        return combine_keys("measured", self._environment(self._budget, None))
-
-    def price_all(
-        self,
-        programs: Sequence[ShardedProgram],
-        *,
-        groups: Sequence[Hashable] | None = None,
-        on_progress: OnProgress | None = None,
-        end_s: float = math.inf,
-    ) -> list[Price | Failure]:
-        """The prices of many, in their order; see `Pricer`."""
-        return self._measure(
-            programs,
-            groups,
-            budget=self._budget,
-            round_size=self._round_size,
-            cache=self._cache,
-            candidates=None,
-            on_progress=on_progress,
-            end_s=end_s,
-        )
+        return combine_keys("measured", self._environment())
 
     def compare(
         self,
@@ -192,16 +158,15 @@ class MeasuredPricer(BatchPricer):
         budget = replace(
             self._budget, num_runs=num_runs, max_runs=max_runs, extra_s=_FINE_EXTRA_S, fair_s=_FAIR_S, close=_CLOSE
         )
-        candidates, cache = self._cache_of_one_moment(programs, budget, None)
-        return self._measure(
+        measure = partial(self._measure, budget=budget, round_size=len(programs), are_compared=True)
+        return self._call(
             programs,
             groups,
-            budget=budget,
-            round_size=len(programs),
-            cache=cache,
-            candidates=candidates,
+            measure,
+            environment=self._environment(budget, compares=True),
             on_progress=on_progress,
             end_s=end_s,
+            is_one_moment=True,
         )
 
     def price_loops(
@@ -216,164 +181,83 @@ class MeasuredPricer(BatchPricer):
 
         As in `compare`, all prices come from disk, or all are measured now.
         """
-        budget, loops = replace(self._budget, num_warmups=0), LoopBudget(limit_s=self._budget.limit_s)
-        compiled_s = min(time.monotonic() + budget_s, end_s)
-        candidates, cache = self._cache_of_one_moment(programs, budget, loops)
-        return self._measure(
-            programs,
-            None,
+        budget, loops = replace(self._budget, num_warmups=0), LoopBudget(limit_s=self._budget.limit_s, end_s=end_s)
+        measure = partial(
+            self._measure,
             budget=budget,
             round_size=len(programs),
-            cache=cache,
-            candidates=candidates,
-            on_progress=on_progress,
             loops=loops,
-            compiled_s=compiled_s,
+            compile_end_s=min(time.monotonic() + budget_s, end_s),
+        )
+        return self._call(
+            programs,
+            None,
+            measure,
+            environment=self._environment(budget, loop=f"{loops.num_blocks} blocks of {loops.num_steps}"),
+            on_progress=on_progress,
             end_s=end_s,
+            is_one_moment=True,
         )
 
-    def _cache_of_one_moment(
-        self, programs: Sequence[ShardedProgram], budget: RunBudget, loops: LoopBudget | None
-    ) -> tuple[str, PriceCache | None]:
-        """Returns a key of all programs, and the cache; one that finds nothing unless it knows all of them."""
-        keys = self._keys(programs)
-        candidates = combine_keys(*sorted(key for key, _ in keys))
-        cache = self._cache
-        if cache is not None and not self._knows_all(keys, cache, self._environment(budget, candidates, loops)):
-            cache = _OnlyKeeps(cache.folder)
-        return candidates, cache
+    def _lower(self, program: ShardedProgram) -> tuple[Any, str]:
+        lowered = lower_program(program, mesh=self._mesh)
+        return lowered, lowered_key(lowered)
 
-    def _keys(self, programs: Sequence[ShardedProgram]) -> list[tuple[str, bool]]:
-        """The key of each program, and whether it is a cheap one; else the program is lowered."""
-        fingerprints = Fingerprints()
-
-        def key_of(program: ShardedProgram) -> tuple[str, bool]:
-            fingerprint = fingerprints.key(program)
-            if fingerprint is not None:
-                return fingerprint, True
-            try:
-                return lowered_key(lower_program(program, mesh=self._mesh)), False
-            except Exception:  # It makes no sense to JAX; measuring it says so.
-                return "", False
-
-        return list(map(key_of, programs))
-
-    def _knows_all(self, keys: Sequence[tuple[str, bool]], cache: PriceCache, environment: str) -> bool:
-        def is_known(key: str, is_cheap: bool) -> bool:
-            combined = combine_keys(environment, key)
-            return (cache.find_quickly(combined) if is_cheap else cache.find(combined)) is not None
-
-        return all(is_known(key, is_cheap) for key, is_cheap in keys)
+    def _backend(self, call: PricingCall) -> None:
+        self._measure(call, budget=self._budget, round_size=self._round_size)
 
     def _measure(
         self,
-        programs: Sequence[ShardedProgram],
-        groups: Sequence[Hashable] | None,
+        call: PricingCall,
         *,
         budget: RunBudget,
         round_size: int,
-        cache: PriceCache | None,
-        candidates: str | None,
-        on_progress: OnProgress | None,
         loops: LoopBudget | None = None,
-        compiled_s: float = math.inf,
-        end_s: float,
-    ) -> list[Price | Failure]:
-        """Measures what has no price yet.
+        are_compared: bool = False,
+        compile_end_s: float | None = None,
+    ) -> None:
+        """Measures the jobs of a call.
 
         Args:
-            candidates: a key of all programs, if their times are of one moment.
-            compiled_s: when loops are compiled no more.
+            compile_end_s: when nothing is compiled any more; by default the end of the call.
         """
-        ledger = Ledger([program.name for program in programs], on_progress)
-        best, watch = BestTimes(), WatchedRun()
-        environment = self._environment(budget, candidates, loops)
-        jobs = _find_missing(programs, groups or [None] * len(programs), cache, environment, ledger, best)
         # Only a process can be ended while it compiles.
-        self._has_compilers |= len(jobs) >= _FEWEST_FOR_COMPILERS or (bool(jobs) and math.isfinite(end_s))
-        here = CompileHere(on_compiled=self._meter.add_compile_work, on_rematerialized=self._rematerialized.add)
+        self._has_compilers |= call.num_missing >= _FEWEST_FOR_COMPILERS or (
+            call.num_missing > 0 and math.isfinite(call.end_s)
+        )
+        watch = WatchedRun()
         measurement = Measurement(
             mesh=self._mesh,
-            budget=replace(budget, end_s=end_s),
-            cache=cache,
-            compilers=self._compilers if self._has_compilers else here,
-            environment=environment,
+            call=call,
+            budget=replace(budget, end_s=call.end_s),
+            compilers=self._compilers if self._has_compilers else CompileHere(),
             num_profiled_runs=self._num_profiled_runs,
             round_size=round_size,
             memory_limit_bytes=self._memory_limit_bytes,
-            are_compared=candidates is not None and loops is None,
+            are_compared=are_compared,
             takes_medians=self._takes_medians,
-            ledger=ledger,
-            best=best,
             reference=self._reference,
             watch=watch,
-            meter=self._meter,
-            loops=None if loops is None else replace(loops, end_s=end_s),
+            loops=loops,
             compiled=self._compiled,
-            rematerialized=self._rematerialized,
         )
+        # Loops are compared, so all of them are compiled before one runs.
+        batch_size = max(self._batch_size, round_size)
         try:
-            if loops is None:
-                measurement.measure(jobs, batch_size=max(self._batch_size, round_size))
-            else:
-                measurement.measure_loops(jobs, batch_size=max(1, self._num_compilers), end_s=compiled_s)
-        except BaseException:
-            self.close()
-            raise
+            end_s = call.end_s if compile_end_s is None else compile_end_s
+            measurement.measure(batch_size=batch_size, compile_end_s=end_s)
         finally:
             watch.end(wait_s=1.0)
-        return ledger.results()
 
-    def _environment(self, budget: RunBudget, candidates: str | None, loops: LoopBudget | None = None) -> str:
+    def _environment(self, budget: RunBudget | None = None, **measured: Any) -> str:
         """Returns the key of everything beside the program that decides a price."""
-        measured: dict[str, Any] = {"num_warmups": budget.num_warmups, "num_runs": budget.num_runs}
-        if candidates is not None:
-            # Each compared with each; before, all with the median of their round.
-            measured["each with each"] = candidates
-        # What is not asked for is no part of the key, so that prices of before there were these settings stay good.
-        if budget.max_runs != DEFAULT_MAX_RUNS:
-            measured["max_runs"] = budget.max_runs
-        if loops is not None:
-            measured["loop"] = f"{loops.num_blocks} blocks of {loops.num_steps}"
-        if self._takes_medians:
-            measured["takes_medians"] = True
-        if self._num_profiled_runs:
-            measured["num_profiled_runs"] = self._num_profiled_runs
-        return environment_key(self._mesh, **measured)
-
-
-class _OnlyKeeps(PriceCache):
-    """A cache that keeps prices and finds none."""
-
-    def find(self, key: str) -> Price | None:
-        return None
-
-
-def _find_missing(
-    programs: Sequence[ShardedProgram],
-    groups: Sequence[Hashable],
-    cache: PriceCache | None,
-    environment: str,
-    ledger: Ledger,
-    best: BestTimes,
-) -> list[PricingJob]:
-    """Settles what has a price on disk, and joins what is equal."""
-    fingerprints = Fingerprints()
-    missing: dict[Hashable, PricingJob] = {}
-    for number, (program, group) in enumerate(zip(programs, groups, strict=True)):
-        fingerprint = fingerprints.key(program)
-        quick_key = None if fingerprint is None else combine_keys(environment, fingerprint)
-        known = None if quick_key is None or cache is None else cache.find_quickly(quick_key)
-        if known is not None:
-            best.note(group, known.time_s)
-            ledger.settle(number, known, is_cached=True)
-            continue
-        equal = missing.get(quick_key or number)
-        numbers = (number,) if equal is None else (*equal.numbers, number)
-        missing[quick_key or number] = PricingJob(
-            numbers=numbers,
-            program=program if equal is None else equal.program,
-            group=group if equal is None else equal.group,
-            quick_key=quick_key,
+        budget = budget or self._budget
+        return environment_key(
+            self._mesh,
+            num_warmups=budget.num_warmups,
+            num_runs=budget.num_runs,
+            max_runs=budget.max_runs,
+            takes_medians=self._takes_medians,
+            num_profiled_runs=self._num_profiled_runs,
+            **measured,
         )
-    return list(missing.values())

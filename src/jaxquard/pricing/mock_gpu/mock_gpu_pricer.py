@@ -12,42 +12,44 @@ are kept as they come.
 
 import datetime
 import functools
-import hashlib
 import math
 import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
+from itertools import filterfalse, islice
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from jaxquard.cluster import Cluster, cluster_text, load_cluster
 from jaxquard.errors import HloError, PricingError
-from jaxquard.pricing.batch_pricer import BatchPricer
+from jaxquard.pricing.batch_pricer import LoweringPricer
 from jaxquard.pricing.cache import PriceCache
-from jaxquard.pricing.end_of_time import OutOfTimeError, check_time
+from jaxquard.pricing.end_of_time import OutOfTimeError, StalledError, check_time
 from jaxquard.pricing.host_cores import num_cores
-from jaxquard.pricing.measure.outcomes import Ledger, Meter, TimeBreakdown, failure_of
-from jaxquard.pricing.measure.runs.run_rounds import BestTimes, spread_of
+from jaxquard.pricing.measure.runs.run_rounds import spread_of
 from jaxquard.pricing.mock_gpu.combine_times import combine_times
-from jaxquard.pricing.mock_gpu.mock_process import MockProcess, WorkerEndedError
-from jaxquard.pricing.mock_gpu.program_request import ProgramRequest, lower_request
+from jaxquard.pricing.mock_gpu.mock_process import MockProcess
+from jaxquard.pricing.mock_gpu.program_request import CompiledRequest, ProgramRequest, lower_request
 from jaxquard.pricing.mock_gpu.time_blocks import BlockBudget
 from jaxquard.pricing.price import Failure, FailureReason, OnProgress, Price, Provenance
-from jaxquard.pricing.program.fingerprint import Fingerprints, combine_keys
+from jaxquard.pricing.pricing_call import PricingCall, PricingJob
+from jaxquard.pricing.program.fingerprint import combine_keys
+from jaxquard.pricing.program.lower_program import lowering_settings
 from jaxquard.pricing.program.sharded_program import ShardedProgram, abstract_mesh
 from jaxquard.pricing.target.cluster_costs import ClusterCosts
+from jaxquard.pricing.workers.serve import Reply
+from jaxquard.pricing.workers.worker import WorkerEndedError
 
 _MOST_COMPILERS = 16
 # Programs that are compiled before any of them runs: few at first, so that there are prices when the time is over.
 _FIRST_BATCH, _BATCH = 6, 24
 # Counts how programs are timed: a price of an earlier way is not one of the current way.
 _PRICING = 2
-# Settings of JAX that change what a jaxpr lowers to.
-_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_threefry_partitionable", "jax_default_prng_impl")
-_COMPARED = BlockBudget(num_warmups=3, num_blocks=8, max_blocks=24)
+_USUAL, _COMPARED = BlockBudget(), BlockBudget(num_warmups=3, num_blocks=8, max_blocks=24)
 
 
 class MockDevices(Protocol):
@@ -56,11 +58,9 @@ class MockDevices(Protocol):
     @property
     def device_kind(self) -> str: ...
 
-    def compile(
-        self, requests: Mapping[int, ProgramRequest], *, end_s: float
-    ) -> Iterator[tuple[int, Mapping[str, Any]]]: ...
+    def compile(self, requests: Mapping[int, ProgramRequest], *, end_s: float) -> Iterator[tuple[int, Reply]]: ...
 
-    def run(self, number: int, budget: BlockBudget, *, end_s: float) -> Mapping[str, Any]: ...
+    def run(self, number: int, budget: BlockBudget, *, end_s: float) -> Reply: ...
 
     def forget(self, number: int) -> None: ...
 
@@ -69,18 +69,7 @@ class MockDevices(Protocol):
     def stop(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
-    """A program to price: its places in the call, the key of its price, and what travels to the GPU."""
-
-    numbers: tuple[int, ...]
-    program: ShardedProgram
-    group: Hashable
-    key: str
-    request: ProgramRequest
-
-
-class MockGpuPricer(BatchPricer):
+class MockGpuPricer(LoweringPricer):
     """Prices programs for a cluster of GPUs on one of them: computation measured, communication modelled.
 
     The GPU is in a process of its own, which starts when it is first needed; `close`, or leaving the pricer as a
@@ -132,7 +121,7 @@ class MockGpuPricer(BatchPricer):
                 f"the mesh has {self._mesh.size} devices, but {self._cluster.name} has {num_chips} chips. Take a "
                 "smaller mesh, or a larger cluster."
             )
-        self._cache = PriceCache() if cache == "default" else cache
+        super().__init__(cache=cache)
         self._slow_factor = slow_factor
         self._memory_limit_bytes = memory_limit_bytes
         self._platform = platform
@@ -140,7 +129,6 @@ class MockGpuPricer(BatchPricer):
         self._devices: MockDevices = devices or MockProcess(
             platform=platform, num_devices=self._mesh.size, num_compilers=num_compilers, limit_s=limit_s
         )
-        self._meter = Meter()
 
     def close(self) -> None:
         """Ends the process with the GPU; another call starts a new one."""
@@ -161,29 +149,9 @@ class MockGpuPricer(BatchPricer):
         """The memory of each chip."""
         return self._memory_limit_bytes or self._cluster.memory.size_bytes
 
-    @property
-    def time_breakdown(self) -> TimeBreakdown:
-        """The time of all calls so far, by activity."""
-        return self._meter.time_breakdown
-
     def provenance_key(self) -> str:
         """Returns a key of all that decides a price beside the program: the GPU, figures, settings, runs."""
-        return combine_keys("mock-gpu", self._environment(BlockBudget()))
-
-    def price_all(
-        self,
-        programs: Sequence[ShardedProgram],
-        *,
-        groups: Sequence[Hashable] | None = None,
-        on_progress: OnProgress | None = None,
-        end_s: float = math.inf,
-    ) -> list[Price | Failure]:
-        """The prices of many, in their order; see `Pricer`.
-
-        Raises:
-            PricingError: if there is no GPU that JAX can use.
-        """
-        return self._price_all(programs, groups, BlockBudget(), on_progress, end_s)
+        return combine_keys("mock-gpu", self._environment())
 
     def compare(
         self,
@@ -194,142 +162,82 @@ class MockGpuPricer(BatchPricer):
         end_s: float = math.inf,
     ) -> list[Price | Failure]:
         """Prices close candidates with twice as many blocks of runs; see `Pricer`."""
-        return self._price_all(programs, groups, _COMPARED, on_progress, end_s)
+        return self._call(
+            programs,
+            groups,
+            partial(self._price_batches, budget=_COMPARED),
+            environment=self._environment(_COMPARED),
+            on_progress=on_progress,
+            end_s=end_s,
+        )
 
-    def _price_all(
-        self,
-        programs: Sequence[ShardedProgram],
-        groups: Sequence[Hashable] | None,
-        budget: BlockBudget,
-        on_progress: OnProgress | None,
-        end_s: float,
-    ) -> list[Price | Failure]:
-        ledger, best = Ledger([program.name for program in programs], on_progress), BestTimes()
-        try:
-            jobs, size = self._find_missing(programs, groups or [None] * len(programs), budget, ledger, best), 0
-            while jobs:
-                size = min(_BATCH, max(_FIRST_BATCH, 2 * size))
-                batch, jobs = jobs[:size], jobs[size:]
-                self._price_batch(batch, budget, ledger, best, end_s)
-        except BaseException:
-            self.close()
-            raise
-        return ledger.results()
+    def _lower(self, program: ShardedProgram) -> tuple[ProgramRequest, str]:
+        request, text = lower_request(program, mesh=self._mesh, platform=self._platform)
+        return request, combine_keys(text)
 
-    def _find_missing(
-        self,
-        programs: Sequence[ShardedProgram],
-        groups: Sequence[Hashable],
-        budget: BlockBudget,
-        ledger: Ledger,
-        best: BestTimes,
-    ) -> list[_Job]:
-        """Settles what has a price on disk, joins what is equal, and lowers the rest."""
-        fingerprints, missing = Fingerprints(), dict[str, _Job]()
-        environment = self._environment(budget)
-        for number, (program, group) in enumerate(zip(programs, groups, strict=True)):
-            fingerprint = fingerprints.key(program)
-            quick_key = None if fingerprint is None else combine_keys(environment, fingerprint)
-            known = None if quick_key is None or self._cache is None else self._cache.find_quickly(quick_key)
-            if known is not None:
-                best.note(group, known.time_s)
-                ledger.settle(number, known, is_cached=True)
-                continue
-            found = quick_key or f"program {number}"
-            if found in missing:
-                missing[found] = replace(missing[found], numbers=(*missing[found].numbers, number))
-                continue
-            job = self._lower(number, program, group, environment, quick_key, ledger, best)
-            if job is not None:
-                missing[found] = job
-        return list(missing.values())
+    def _backend(self, call: PricingCall) -> None:
+        self._price_batches(call, budget=_USUAL)
 
-    def _lower(
-        self,
-        number: int,
-        program: ShardedProgram,
-        group: Hashable,
-        environment: str,
-        quick_key: str | None,
-        ledger: Ledger,
-        best: BestTimes,
-    ) -> _Job | None:
-        """Lowers a program; None if it fails, or what it lowers to has a price."""
-        try:
-            with self._meter.during("lowering_s"):
-                request, text = lower_request(program, mesh=self._mesh, platform=self._platform)
-        except Exception as error:  # A candidate that makes no sense to JAX; the others may.
-            ledger.settle(number, failure_of(program.name, FailureReason.NO_LOWERING, error))
-            return None
-        key = combine_keys(environment, hashlib.sha256(text.encode()).hexdigest())
-        if self._cache is not None and quick_key is not None:
-            self._cache.add_alias(quick_key, key)
-        known = None if self._cache is None else self._cache.find(key)
-        if known is not None:
-            best.note(group, known.time_s)
-            ledger.settle(number, known, is_cached=True)
-            return None
-        return _Job(numbers=(number,), program=program, group=group, key=key, request=request)
+    def _price_batches(self, call: PricingCall, *, budget: BlockBudget) -> None:
+        jobs, size = call.jobs(), _FIRST_BATCH
+        while batch := list(islice(jobs, size)):
+            self._price_batch(batch, call, budget)
+            size = min(_BATCH, 2 * size)
 
-    def _price_batch(
-        self, jobs: Sequence[_Job], budget: BlockBudget, ledger: Ledger, best: BestTimes, end_s: float
-    ) -> None:
+    def _price_batch(self, jobs: Sequence[PricingJob], call: PricingCall, budget: BlockBudget) -> None:
         """Compiles a batch, then runs one after the other; what ends the process is tried again alone."""
         try:
-            check_time(end_s)
-            compiled = self._compile(jobs, ledger, end_s)
+            check_time(call.end_s)
+            compiled = self._compile(jobs, call)
             for number, job in enumerate(jobs):
-                self._settle(job, self._run(job, number, compiled[number], budget, best, end_s), ledger, best)
+                self._run(job, number, compiled[number], budget, call)
         except OutOfTimeError as error:
-            for job in _unsettled(jobs, ledger):
-                self._settle(job, failure_of(job.program.name, FailureReason.NO_TIME, error), ledger, best)
-        except WorkerEndedError as error:
-            left = _unsettled(jobs, ledger)
+            for job in filterfalse(call.is_settled, jobs):
+                call.fail(job, FailureReason.NO_TIME, error)
+        except (WorkerEndedError, StalledError) as error:
             if len(jobs) == 1:
-                failure = failure_of(jobs[0].program.name, FailureReason.NO_RUN, error)
-                self._settle(jobs[0], failure, ledger, best)
-                return
-            for job in left:
-                self._price_batch([job], budget, ledger, best, end_s)
+                call.fail(jobs[0], FailureReason.NO_RUN, error)
+            else:
+                for job in filterfalse(call.is_settled, jobs):
+                    self._price_batch([job], call, budget)
 
-    def _compile(self, jobs: Sequence[_Job], ledger: Ledger, end_s: float) -> dict[int, Mapping[str, Any]]:
-        compiled: dict[int, Mapping[str, Any]] = {}
-        ledger.report(f"compiling {len(jobs)} programs")
+    def _compile(self, jobs: Sequence[PricingJob], call: PricingCall) -> dict[int, Reply]:
+        compiled: dict[int, Reply] = {}
+        call.report(f"compiling {len(jobs)} programs")
         with self._meter.during("compiling_s"):
-            for number, answer in self._devices.compile(dict(enumerate(job.request for job in jobs)), end_s=end_s):
-                compiled[number] = answer
-                ledger.report(f"compiling {len(compiled)} of {len(jobs)}")
+            for number, found in self._devices.compile(dict(enumerate(job.lowered for job in jobs)), end_s=call.end_s):
+                compiled[number] = found
+                self._meter.add_compile_work(found.work_s)
+                call.report(f"compiling {len(compiled)} of {len(jobs)}")
         return compiled
 
-    def _run(
-        self, job: _Job, number: int, compiled: Mapping[str, Any], budget: BlockBudget, best: BestTimes, end_s: float
-    ) -> Price | Failure:
-        name = job.program.name
-        if "error" in compiled:
-            return failure_of(name, FailureReason.NO_COMPILATION, RuntimeError(compiled["error"]))
-        available = self._memory_limit_bytes or self._devices.free_bytes()
-        if available is not None and compiled["peak_bytes"] > available:
+    def _run(self, job: PricingJob, number: int, compiled: Reply, budget: BlockBudget, call: PricingCall) -> None:
+        if compiled.error:
+            call.fail(job, FailureReason.NO_COMPILATION, RuntimeError(compiled.error))
+            return
+        available, needed = self._memory_limit_bytes or self._devices.free_bytes(), compiled.value.peak_bytes
+        if available is not None and needed > available:
             self._devices.forget(number)
-            return _too_large(name, needed_bytes=compiled["peak_bytes"], available_bytes=available)
+            call.settle(job, _too_large(job.program.name, needed_bytes=needed, available_bytes=available))
+            return
         with self._meter.during("running_s"):
-            slow_s = self._slow_factor * best[job.group]
-            run = self._devices.run(number, replace(budget, slow_s=slow_s), end_s=end_s)
-        if "error" in run:
-            return failure_of(name, FailureReason.NO_RUN, RuntimeError(run["error"]))
-        return self._price(name, compiled, run["times_s"], budget)
-
-    def _price(
-        self, name: str, compiled: Mapping[str, Any], times_s: Sequence[float], budget: BlockBudget
-    ) -> Price | Failure:
+            slow_s = self._slow_factor * call.best[job.group]
+            run = self._devices.run(number, replace(budget, slow_s=slow_s), end_s=call.end_s)
+        if run.error:
+            call.fail(job, FailureReason.NO_RUN, RuntimeError(run.error))
+            return
         try:
-            walked = combine_times(compiled["text"], compute_s=min(times_s), cluster=self._cluster)
+            call.settle(job, self._price(compiled.value, run.value, budget))
         except HloError as error:
-            return Failure(name=name, reason=FailureReason.NO_RUN, message=f"its compiled text cannot be read: {error}")
+            call.fail(job, FailureReason.NO_RUN, error)
+
+    def _price(self, compiled: CompiledRequest, times_s: Sequence[float], budget: BlockBudget) -> Price:
+        walked = combine_times(compiled.text, compute_s=min(times_s), cluster=self._cluster)
         return Price(
             time_s=min(times_s) + walked.communication_s,
             compute_s=min(times_s),
             communication_s=walked.communication_s,
-            peak_bytes=compiled["peak_bytes"],
+            peak_bytes=compiled.peak_bytes,
             spread=spread_of(times_s),
             provenance=Provenance(
                 pricer="mock-gpu",
@@ -345,15 +253,7 @@ class MockGpuPricer(BatchPricer):
             ),
         )
 
-    def _settle(self, job: _Job, result: Price | Failure, ledger: Ledger, best: BestTimes) -> None:
-        if isinstance(result, Price):
-            best.note(job.group, result.time_s)
-            if self._cache is not None:
-                self._cache.store(job.key, result, name=job.program.name)
-        for number in job.numbers:
-            ledger.settle(number, result)
-
-    def _environment(self, budget: BlockBudget) -> str:
+    def _environment(self, budget: BlockBudget = _USUAL) -> str:
         """Returns the key of everything beside the program that decides a price."""
         parts = (
             _PRICING,
@@ -363,14 +263,10 @@ class MockGpuPricer(BatchPricer):
             tuple(self._mesh.shape.items()),
             cluster_text(self._cluster),
             repr(budget),
-            [(name, str(getattr(jax.config, name, None))) for name in _SETTINGS],
+            lowering_settings(),
             sorted(os.environ.get("XLA_FLAGS", "").split()),
         )
-        return hashlib.sha256(repr(parts).encode()).hexdigest()
-
-
-def _unsettled(jobs: Sequence[_Job], ledger: Ledger) -> list[_Job]:
-    return [job for job in jobs if not all(number in ledger for number in job.numbers)]
+        return combine_keys(repr(parts))
 
 
 def _too_large(name: str, *, needed_bytes: int, available_bytes: int) -> Failure:

@@ -5,33 +5,21 @@ One process has the GPU at a time: all pricers of a process share none, and each
 
 import math
 import os
-import subprocess
-import sys
-import tempfile
-import threading
-import time
 from collections.abc import Iterator, Mapping
-from multiprocessing import Pipe
-from pathlib import Path
 from typing import Any
 
 from jaxquard.errors import PricingError
-from jaxquard.pricing.end_of_time import OutOfTimeError
+from jaxquard.pricing.end_of_time import OutOfTimeError, StalledError
 from jaxquard.pricing.mock_gpu.program_request import ProgramRequest
 from jaxquard.pricing.mock_gpu.time_blocks import BlockBudget
+from jaxquard.pricing.workers.serve import Reply
+from jaxquard.pricing.workers.worker import NotStartedError, PricingProcess, WorkerEndedError, worker_environment
 
-_PACKAGES = str(Path(__file__).parents[3])
 _START_LIMIT_S = 300.0
-_MOST_WORDS = 4096
 # Every process would try kernels for a part of the program, and the others are not there.
 _AUTOTUNE_ALONE = "--xla_gpu_shard_autotuning=false"
 # The worker takes memory as it needs it, up to this part: the user's own process may hold some of the GPU's.
 _MEMORY_SETTINGS = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.92"}
-_DEVICE_COUNT = "--xla_force_host_platform_device_count"
-
-
-class WorkerEndedError(RuntimeError):
-    """The process ended, or took too long and was ended, while it was asked something."""
 
 
 class MockProcess:
@@ -43,38 +31,30 @@ class MockProcess:
     """
 
     def __init__(self, *, platform: str, num_devices: int, num_compilers: int, limit_s: float) -> None:
-        self._platform, self._num_devices, self._num_compilers = platform, num_devices, num_compilers
-        self._limit_s = limit_s
-        self._in_use = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Any = None
-        self._errors: Any = None
-        self._greeting: Mapping[str, Any] = {}
+        self._platform, self._limit_s = platform, limit_s
+        self._arguments = platform, str(num_devices), str(num_compilers)
+        self._worker: PricingProcess | None = None
 
     @property
     def device_kind(self) -> str:
         """The kind of the GPU; starts the process."""
-        with self._in_use:
-            self._start()
-        return self._greeting["device_kind"]
+        return self._start().greet(limit_s=_START_LIMIT_S)
 
     def compile(
         self, requests: Mapping[int, ProgramRequest], *, end_s: float = math.inf
-    ) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Yields, in their order, `text` and `peak_bytes` of each program, or its `error`.
+    ) -> Iterator[tuple[int, Reply]]:
+        """Yields, in their order, a `CompiledRequest` of each program, or its error.
 
         Raises:
             WorkerEndedError: if the process ends meanwhile.
+            StalledError: if it is ended, as a program takes too long.
             OutOfTimeError: if it is ended, as the time is over.
         """
-        with self._in_use:
-            self._start()
-            self._send(("compile", dict(requests)))
-            for _ in requests:
-                yield self._receive(self._limit_s, end_s)
+        replies = self._ask_all(("compile", dict(requests)), count=len(requests), end_s=end_s)
+        yield from zip(requests, replies, strict=True)
 
-    def run(self, number: int, budget: BlockBudget, *, end_s: float = math.inf) -> Mapping[str, Any]:
-        """Returns `times_s` of a program that is compiled, or its `error`; OutOfTimeError as in `compile`."""
+    def run(self, number: int, budget: BlockBudget, *, end_s: float = math.inf) -> Reply:
+        """Returns the times of a program that is compiled, or its error; raises as `compile` does."""
         return self._ask(("run", number, budget), end_s)
 
     def forget(self, number: int) -> None:
@@ -83,84 +63,39 @@ class MockProcess:
 
     def free_bytes(self) -> int | None:
         """The bytes of the GPU that a program can have; None if nobody says."""
-        return self._ask(("memory",))["free_bytes"]
+        return self._ask(("free_bytes",)).value
 
     def stop(self) -> None:
         """Ends the process; another call starts a new one."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
-            self._connection.close()
-            self._errors.close()
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.kill()
 
-    def _ask(self, message: tuple[Any, ...], end_s: float = math.inf) -> Any:
-        with self._in_use:
-            self._start()
-            self._send(message)
-            return self._receive(self._limit_s, end_s)
+    def _ask(self, request: tuple[Any, ...], end_s: float = math.inf) -> Reply:
+        (found,) = self._ask_all(request, count=1, end_s=end_s)
+        return found
 
-    def _start(self) -> None:
-        if self._process is not None:
-            return
-        self._connection, theirs = Pipe()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        descriptor = theirs.fileno()
-        module = "jaxquard.pricing.mock_gpu.mock_worker"
-        arguments = (str(descriptor), self._platform, str(self._num_devices), str(self._num_compilers))
+    def _ask_all(self, request: tuple[Any, ...], *, count: int, end_s: float) -> Iterator[Reply]:
+        worker = self._start()
         try:
-            # As the compilers' processes: not the working folder's modules, and Ctrl-C is for us.
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, *arguments],
-                pass_fds=(descriptor,),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._errors,
-                env=worker_environment(self._platform, os.environ),
-                start_new_session=True,
-            )
-        finally:
-            theirs.close()
-        try:
-            self._greeting = self._receive(_START_LIMIT_S)
-        except WorkerEndedError as error:
-            raise PricingError(f"the process for the GPU did not start: {error}.") from error
-        if "error" in self._greeting:
-            said = self._greeting["error"].splitlines()[0].rstrip(".")
+            yield from worker.ask_all(request, count=count, limit_s=self._limit_s, end_s=end_s)
+        except (WorkerEndedError, StalledError, OutOfTimeError):
             self.stop()
-            raise PricingError(_no_device(self._platform, said))
+            raise
 
-    def _send(self, message: tuple[Any, ...]) -> None:
-        try:
-            self._connection.send(message)
-        except OSError as error:
-            raise self._ended("the process with the GPU ended") from error
-
-    def _receive(self, limit_s: float, end_s: float = math.inf) -> Any:
-        try:
-            stalled_s = time.monotonic() + limit_s
-            while not self._connection.poll(0.5):  # In short pieces, so that Ctrl-C is seen.
-                if time.monotonic() >= end_s:
-                    self.stop()
-                    raise OutOfTimeError
-                if time.monotonic() > stalled_s:
-                    raise self._ended(f"no answer from the process with the GPU within {limit_s:g} s")
-            return self._connection.recv()
-        except (EOFError, OSError) as error:
-            raise self._ended("the process with the GPU ended") from error
-
-    def _ended(self, what: str) -> WorkerEndedError:
-        said = self._last_line()
-        self.stop()
-        return WorkerEndedError(f"{what}{said}")
-
-    def _last_line(self) -> str:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        start = max(0, os.fstat(self._errors.fileno()).st_size - _MOST_WORDS)
-        lines = os.pread(self._errors.fileno(), _MOST_WORDS, start).decode(errors="replace").strip().splitlines()
-        return f": {lines[-1].strip()}" if lines else ""
+    def _start(self) -> PricingProcess:
+        if self._worker is None:
+            module, environment = "jaxquard.pricing.mock_gpu.mock_worker", mock_environment(self._platform, os.environ)
+            try:
+                self._worker = PricingProcess(
+                    module, self._arguments, environment=environment, name="the process with the GPU"
+                )
+                self._worker.greet(limit_s=_START_LIMIT_S)
+            except (NotStartedError, StalledError) as error:
+                self.stop()
+                said = str(error).splitlines()[0].rstrip(".")
+                raise PricingError(_no_device(self._platform, said)) from error
+        return self._worker
 
 
 def _no_device(platform: str, said: str) -> str:
@@ -172,18 +107,14 @@ def _no_device(platform: str, said: str) -> str:
     )
 
 
-def worker_environment(platform: str, ours: Mapping[str, str]) -> dict[str, str]:
+def mock_environment(platform: str, ours: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment of the process: ours, with one GPU, its memory as needed, and autotuning by itself."""
-    variables = dict(ours)
-    variables["PYTHONPATH"] = os.pathsep.join(filter(None, (_PACKAGES, ours.get("PYTHONPATH"))))
+    variables = worker_environment(ours, platforms=None)
     # What it compiles is for GPUs that are not there: nobody else should find it.
     variables["JAX_ENABLE_COMPILATION_CACHE"] = "false"
-    flags = [flag for flag in ours.get("XLA_FLAGS", "").split() if not flag.startswith(_DEVICE_COUNT)]
     if platform != "cpu":
-        flags.append(_AUTOTUNE_ALONE)
+        variables["XLA_FLAGS"] = f"{variables['XLA_FLAGS']} {_AUTOTUNE_ALONE}".strip()
         for name, value in _MEMORY_SETTINGS.items():
             variables.setdefault(name, value)
         variables["CUDA_VISIBLE_DEVICES"] = ours.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-    variables.pop("JAX_PLATFORMS", None)
-    variables["XLA_FLAGS"] = " ".join(flags)
     return variables

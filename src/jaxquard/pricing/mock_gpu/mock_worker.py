@@ -14,13 +14,10 @@ import os
 import re
 import sys
 import tempfile
-import threading
-import time
-import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib import metadata
-from multiprocessing.connection import Connection
 from typing import Any
 
 import jax
@@ -29,18 +26,16 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 
 from jaxquard import _jax_compat
 from jaxquard.pricing.measure.machine.memory import peak_bytes
-from jaxquard.pricing.mock_gpu.program_request import ProgramRequest, RequestInput
+from jaxquard.pricing.mock_gpu.program_request import CompiledRequest, ProgramRequest
 from jaxquard.pricing.mock_gpu.time_blocks import BlockBudget, time_blocks
 from jaxquard.pricing.values.make_values import make_array
+from jaxquard.pricing.workers.serve import Reply, reply, serve
 
-# Inputs that programs share stay on the GPU as long as they take no more than this part of its memory.
-_SHARED_PART = 0.25
 _FIRST_TOGETHER = 3
-_PARENT_CHECK_S = 2.0
 
 
 class MockedPrograms:
-    """Programs that are compiled for the devices, and the inputs that they share or hand on to each other."""
+    """Programs that are compiled for the devices."""
 
     def __init__(self, devices: Sequence[jax.Device], *, num_compilers: int) -> None:
         self._devices = tuple(devices)
@@ -49,12 +44,9 @@ class MockedPrograms:
         self._pool = ThreadPoolExecutor(num_compilers, thread_name_prefix="compile")
         self._num_compiled = 0
         self._loaded: dict[int, tuple[ProgramRequest, _jax_compat.LoadedModule]] = {}
-        self._inputs: dict[Any, jax.Array] = {}
-        # Arrays that programs were given for good, by type; the next program takes them over.
-        self._free: dict[Any, list[jax.Array]] = {}
 
-    def compile(self, requests: dict[int, ProgramRequest]) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yields the HLO and the bytes of each program, or the error, in their order.
+    def compile(self, requests: dict[int, ProgramRequest]) -> Iterator[Reply]:
+        """Yields a `CompiledRequest` of each program, or the error, in their order.
 
         The compiler tries kernels for every shape that it has not met. Programs share shapes, so a few are compiled
         first, then twice as many, and so on: those that come later find what those before have tried.
@@ -66,44 +58,37 @@ class MockedPrograms:
             yield from self._compile_together(dict(together))
             self._num_compiled += len(together)
 
-    def _compile_together(self, requests: dict[int, ProgramRequest]) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _compile_together(self, requests: dict[int, ProgramRequest]) -> Iterator[Reply]:
         begun = {number: self._pool.submit(self._load, request) for number, request in requests.items()}
         for number, future in begun.items():
-            try:
-                loaded = future.result()
-                answer = {"text": loaded.text, "peak_bytes": peak_bytes(loaded)}
-            except Exception as error:  # One program's trouble; the others go on.
-                yield number, _error(error)
-                continue
-            self._loaded[number] = requests[number], loaded
-            yield number, answer
+            found = reply(future.result)
+            if not found.error:
+                loaded, self._loaded[number] = found.value, (requests[number], found.value)
+                found = Reply(value=CompiledRequest(text=loaded.text, peak_bytes=peak_bytes(loaded)))
+            yield found
 
-    def run(self, number: int, budget: BlockBudget) -> dict[str, Any]:
+    def run(self, number: int, budget: BlockBudget) -> tuple[float, ...]:
         """Times a program, and forgets it."""
         request, loaded = self._loaded.pop(number)
-        try:
-            with alone_on(self._name):
-                return {"times_s": self._time(request, loaded, budget)}
-        except Exception as error:
-            self._drop_inputs()
-            return _error(error)
+        with alone_on(self._name):
+            return self._time(request, loaded, budget)
 
-    def forget(self, number: int) -> dict[str, Any]:
+    def forget(self, number: int) -> None:
         """Forgets a program that is not to be run."""
         self._loaded.pop(number, None)
-        return {}
+
+    def answer(self, request: tuple[Any, ...]) -> Iterable[Reply]:
+        """Answers a request: the name of a method, and its arguments."""
+        verb, *arguments = request
+        if verb == "compile":
+            return self.compile(*arguments)
+        return [reply(partial(getattr(self, verb), *arguments))]
 
     def free_bytes(self) -> int | None:
-        """The bytes of the device that a program can have, with those of inputs that are kept; None if nobody says."""
-        stats = self._local.memory_stats() or {}
-        limit = stats.get("bytes_limit")
-        kept = [*self._inputs.values(), *(array for arrays in self._free.values() for array in arrays)]
-        held = sum(shard.data.nbytes for array in kept for shard in array.addressable_shards)
-        return None if limit is None else limit - stats.get("bytes_in_use", 0) + held
-
-    @property
-    def _local(self) -> jax.Device:
-        return next(device for device in self._devices if device.process_index == jax.process_index())
+        """The bytes of the device that a program can have; None if nobody says."""
+        local = next(device for device in self._devices if device.process_index == jax.process_index())
+        stats = local.memory_stats() or {}
+        return stats["bytes_limit"] - stats.get("bytes_in_use", 0) if "bytes_limit" in stats else None
 
     def _load(self, request: ProgramRequest) -> _jax_compat.LoadedModule:
         return _jax_compat.LoadedModule(
@@ -119,11 +104,14 @@ class MockedPrograms:
         sizes = tuple(size for _, size in request.axes)
         names = tuple(axis for axis, _ in request.axes)
         mesh = Mesh(np.array(self._devices).reshape(sizes), names, axis_types=(AxisType.Auto,) * len(names))
-        self._make_room(request, loaded)
         donated = dict(request.successors)
         inputs = [
-            self._take(mesh, type_) if position in donated else self._share(mesh, type_)
-            for position, type_ in enumerate(request.inputs)
+            make_array(
+                jax.ShapeDtypeStruct(type_.shape, _jax_compat.dtype_named(type_.dtype)),
+                NamedSharding(mesh, type_.spec),
+                type_.values,
+            )
+            for type_ in request.inputs
         ]
         jax.block_until_ready(inputs)
 
@@ -138,40 +126,7 @@ class MockedPrograms:
                 jax.block_until_ready(outputs)
             return outputs
 
-        times_s = time_blocks(run, jax.block_until_ready, budget=budget)
-        for position in donated:
-            self._free.setdefault(_key(mesh, request.inputs[position]), []).append(inputs[position])
-        return times_s
-
-    def _make_room(self, request: ProgramRequest, loaded: _jax_compat.LoadedModule) -> None:
-        """Lets go of shared inputs where the program needs their memory, or where they are many."""
-        stats = self._local.memory_stats() or {}
-        limit, used = stats.get("bytes_limit"), stats.get("bytes_in_use", 0)
-        if limit is not None and (used > _SHARED_PART * limit or used + peak_bytes(loaded) > limit):
-            self._drop_inputs()
-
-    def _drop_inputs(self) -> None:
-        self._inputs.clear()
-        self._free.clear()
-
-    def _make(self, mesh: Mesh, type_: RequestInput) -> jax.Array:
-        aval = jax.ShapeDtypeStruct(type_.shape, _jax_compat.dtype_named(type_.dtype))
-        return make_array(aval, NamedSharding(mesh, type_.spec), type_.values)
-
-    def _share(self, mesh: Mesh, type_: RequestInput) -> jax.Array:
-        key = _key(mesh, type_)
-        if key not in self._inputs:
-            self._inputs[key] = self._make(mesh, type_)
-        return self._inputs[key]
-
-    def _take(self, mesh: Mesh, type_: RequestInput) -> jax.Array:
-        """Returns an array that nobody else has."""
-        free = self._free.get(_key(mesh, type_))
-        return free.pop() if free else self._make(mesh, type_)
-
-
-def _key(mesh: Mesh, type_: RequestInput) -> tuple[Any, ...]:
-    return mesh, type_
+        return time_blocks(run, jax.block_until_ready, budget=budget)
 
 
 @contextlib.contextmanager
@@ -191,11 +146,6 @@ def alone_on(name: str | None) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _error(error: Exception) -> dict[str, Any]:
-    """The answer that the other process raises: the text of the error, or its type where it says nothing."""
-    return {"error": str(error).strip() or type(error).__name__}
 
 
 def start_mocked_devices(platform: str, num_devices: int) -> tuple[jax.Device, ...]:
@@ -225,41 +175,14 @@ def _found() -> str:
     return f"Found: {', '.join(plugins) or 'no plugin of JAX for CUDA'}; {'a' if has_driver else 'no'} NVIDIA driver"
 
 
-def _end_with(parent: int) -> None:
-    """Ends this process when its parent is gone, whatever it does: it holds a GPU that others want."""
-    while os.getppid() == parent:
-        time.sleep(_PARENT_CHECK_S)
-    os._exit(1)
-
-
 def main(descriptor: int, platform: str, num_devices: int, num_compilers: int) -> None:
     """Serves until the other end closes."""
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    connection = Connection(descriptor)
-    try:
+
+    def begin() -> tuple[str, Callable[[Any], Iterable[Reply]]]:
         devices = start_mocked_devices(platform, num_devices)
-    except Exception as error:
-        traceback.print_exc()
-        connection.send(_error(error))
-        return
-    programs = MockedPrograms(devices, num_compilers=num_compilers)
-    connection.send({"device_kind": devices[0].device_kind, "jax_version": jax.__version__})
-    while True:
-        try:
-            verb, *arguments = connection.recv()
-        except EOFError:
-            return
-        match verb:
-            case "compile":
-                for answer in programs.compile(*arguments):
-                    connection.send(answer)
-            case "run":
-                connection.send(programs.run(*arguments))
-            case "forget":
-                connection.send(programs.forget(*arguments))
-            case "memory":
-                connection.send({"free_bytes": programs.free_bytes()})
+        return devices[0].device_kind, MockedPrograms(devices, num_compilers=num_compilers).answer
+
+    serve(descriptor, begin)
 
 
 if __name__ == "__main__":

@@ -45,6 +45,14 @@ class ProgramRequest:
     successors: tuple[tuple[int, int], ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledRequest:
+    """A program that is compiled elsewhere: its HLO, and its bytes on each device."""
+
+    text: str
+    peak_bytes: int
+
+
 def lower_request(program: ShardedProgram, *, mesh: AbstractMesh, platform: str) -> tuple[ProgramRequest, str]:
     """Lowers a program for a platform; returns it with its text, which no other program has."""
     lowered = lower_for_platform(program, mesh=mesh, platform=platform)

@@ -18,6 +18,8 @@ from jaxquard.pricing.program.drop_callbacks import drop_callbacks
 from jaxquard.pricing.program.insert_constraints import insert_constraints
 from jaxquard.pricing.program.sharded_program import ShardedProgram
 
+_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_threefry_partitionable", "jax_default_prng_impl")
+
 
 def lower_program(program: ShardedProgram, *, mesh: Mesh) -> Any:
     """Lowers a program; all of its inputs are kept, and callbacks that return nothing are not."""
@@ -31,6 +33,11 @@ def lower_for_platform(program: ShardedProgram, *, mesh: AbstractMesh, platform:
     closed = prepare_jaxpr(program, mesh=mesh)
     with _jax_compat.lowering_context(mesh, enable_x64=_jax_compat.is_x64_enabled()):
         return _jit(program, closed, mesh=mesh).trace(*_input_types(closed)).lower(lowering_platforms=(platform,))
+
+
+def lowering_settings() -> list[tuple[str, str]]:
+    """Returns the settings of JAX that change what a jaxpr lowers to for a platform that is not here."""
+    return [(name, str(getattr(jax.config, name, None))) for name in _SETTINGS]
 
 
 def prepare_jaxpr(program: ShardedProgram, *, mesh: Mesh | AbstractMesh) -> core.ClosedJaxpr:

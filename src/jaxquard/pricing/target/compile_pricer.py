@@ -9,12 +9,13 @@ that does not fit a chip's memory fails, and says by how much.
 """
 
 import datetime
-import hashlib
 import logging
 import math
 import os
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -24,31 +25,32 @@ from jaxquard import _jax_compat
 from jaxquard.cluster import Cluster, cluster_text, load_cluster
 from jaxquard.errors import HloError, PricingError
 from jaxquard.hlo import list_schedule, parse_module
-from jaxquard.pricing.batch_pricer import BatchPricer
+from jaxquard.pricing.batch_pricer import LoweringPricer
 from jaxquard.pricing.cache import PriceCache
-from jaxquard.pricing.end_of_time import OutOfTimeError, check_time
+from jaxquard.pricing.compile.partitioner_warnings import count_rematerialized
 from jaxquard.pricing.host_cores import num_cores
-from jaxquard.pricing.measure.outcomes import Ledger
-from jaxquard.pricing.price import Failure, FailureReason, OnProgress, Price, Provenance
-from jaxquard.pricing.program.fingerprint import Fingerprints, combine_keys
-from jaxquard.pricing.program.lower_program import lower_for_platform, lowered_key
+from jaxquard.pricing.outcomes import failure_of
+from jaxquard.pricing.price import Failure, FailureReason, Price, Provenance
+from jaxquard.pricing.pricing_call import PricingCall
+from jaxquard.pricing.program.fingerprint import combine_keys
+from jaxquard.pricing.program.lower_program import lower_for_platform, lowered_key, lowering_settings
 from jaxquard.pricing.program.sharded_program import ShardedProgram, abstract_mesh
 from jaxquard.pricing.target.cluster_costs import ClusterCosts
 from jaxquard.pricing.target.compiled_program import CompiledFolder, CompiledProgram, CompileRequest
 from jaxquard.pricing.target.find_target import CompileTarget, find_target
-from jaxquard.pricing.target.target_processes import TargetProcesses, default_num_compilers
 from jaxquard.pricing.target.walk_schedule import WalkedProgram, walk_schedule
+from jaxquard.pricing.workers.serve import Reply
+from jaxquard.pricing.workers.worker import PricingProcess, worker_environment
+from jaxquard.pricing.workers.worker_pool import WorkerPool
 
 # Counts how programs are walked and priced: a price of an earlier way is not one of the current way.
 _PRICING = 3
 _log = logging.getLogger(__name__)
 # Machine code that nothing runs; the scheduled program is the same.
 _QUICK_OPTIONS: dict[str, dict[str, str]] = {"cpu": {"xla_backend_optimization_level": "0"}}
-# Settings of JAX that change what a jaxpr lowers to.
-_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_threefry_partitionable", "jax_default_prng_impl")
 
 
-class CompilePricer(BatchPricer):
+class CompilePricer(LoweringPricer):
     """Prices programs for a cluster that need not be here, by its compiler.
 
     It keeps its compiler processes for further calls; `close`, or leaving it as a context, ends them.
@@ -98,14 +100,13 @@ class CompilePricer(BatchPricer):
         self._cluster = load_cluster(cluster)
         self._mesh = abstract_mesh(mesh)
         self._target = find_target(self._cluster, tuple(self._mesh.shape.values()))
-        self._cache = PriceCache() if cache == "default" else cache
+        super().__init__(cache=cache)
         self._compiled = None if self._cache is None else CompiledFolder(self._cache.folder / "compiled")
         self._num_compilers = num_compilers or default_num_compilers(num_cores())
         self._limit_s = compile_limit_s
         self._memory_limit_bytes = memory_limit_bytes or self._cluster.memory.size_bytes
         self._options = {**_QUICK_OPTIONS.get(self._target.platform, {}), **(compiler_options or {})}
-        self._processes: TargetProcesses | None = None
-        self._compile_s = 0.0
+        self._processes: WorkerPool | None = None
 
     def close(self) -> None:
         """Ends the compiler processes; another call starts new ones."""
@@ -136,31 +137,7 @@ class CompilePricer(BatchPricer):
     @property
     def compile_s(self) -> float:
         """The seconds of the processor that its compilers took so far; what was on disk takes none."""
-        return self._compile_s
-
-    def price_all(
-        self,
-        programs: Sequence[ShardedProgram],
-        *,
-        groups: Sequence[Hashable] | None = None,
-        on_progress: OnProgress | None = None,
-        end_s: float = math.inf,
-    ) -> list[Price | Failure]:
-        """The prices of many, in their order; see `Pricer`."""
-        ledger = Ledger([program.name for program in programs], on_progress)
-        keys = self._keys(programs)
-        missing = self._find_known(programs, keys, ledger)
-        try:
-            for first, numbers, compiled in self._compile_all(programs, missing, end_s):
-                result = compiled if isinstance(compiled, Failure) else self._price(programs[first].name, compiled)
-                if isinstance(result, Price):
-                    self._keep(keys[first], programs[first].name, result)
-                for number in numbers:
-                    ledger.settle(number, self._check(programs[number].name, result))
-        except BaseException:
-            self.close()
-            raise
-        return ledger.results()
+        return self._meter.time_breakdown.compile_work_s
 
     def walk(self, program: ShardedProgram) -> tuple[WalkedProgram, CompiledProgram]:
         """Returns the program as it would run on one chip, with its timeline and collectives, and as compiled.
@@ -177,12 +154,19 @@ class CompilePricer(BatchPricer):
 
     def walk_all(self, programs: Sequence[ShardedProgram]) -> Iterator[tuple[WalkedProgram, CompiledProgram] | Failure]:
         """Yields the same of many, in their order, while the others compile; a failure for one that does not."""
-        for number, _, compiled in self._compile_all(programs, {str(place): [place] for place in range(len(programs))}):
-            if isinstance(compiled, Failure):
-                yield compiled
+        for program, compiling in [(program, self._try_begin(program)) for program in programs]:
+            if isinstance(compiling, Failure):
+                yield compiling
                 continue
-            walked = self._walk_or_fail(programs[number].name, compiled)
-            yield walked if isinstance(walked, Failure) else (walked, compiled)
+            try:
+                compiled = self._wait(compiling)
+            except Exception as error:  # The compiler refuses this one; the others may.
+                yield failure_of(program.name, FailureReason.NO_COMPILATION, error)
+                continue
+            try:
+                yield self._walk(compiled), compiled
+            except HloError as error:
+                yield failure_of(program.name, FailureReason.NO_RUN, error)
 
     def provenance_key(self) -> str:
         """Returns a key of all that decides a price beside the program: compiler, target, figures, settings."""
@@ -192,60 +176,35 @@ class CompilePricer(BatchPricer):
         """Returns true for a program that does not fit the target's memory, which is not that of this machine."""
         return failure.reason is FailureReason.OUT_OF_MEMORY
 
-    def _keys(self, programs: Sequence[ShardedProgram]) -> list[str | None]:
-        """Returns the key of each program's price; None for one that has none."""
-        fingerprints, environment = Fingerprints(), self._environment()
-        found = [fingerprints.key(program) for program in programs]
-        return [None if key is None else combine_keys(environment, key) for key in found]
+    def _lower(self, program: ShardedProgram) -> tuple[Any, str]:
+        lowered = lower_for_platform(program, mesh=self._mesh, platform=self._target.platform)
+        return lowered, lowered_key(lowered)
 
-    def _find_known(
-        self, programs: Sequence[ShardedProgram], keys: Sequence[str | None], ledger: Ledger
-    ) -> dict[str, list[int]]:
-        """Settles what has a price on disk; returns the places of the others, those of equal ones together."""
-        missing: dict[str, list[int]] = {}
-        for number, (program, key) in enumerate(zip(programs, keys, strict=True)):
-            known = None if key is None or self._cache is None else self._cache.find_quickly(key)
-            if known is None:
-                missing.setdefault(key or f"program {number}", []).append(number)
-            else:
-                ledger.settle(number, self._check(program.name, known), is_cached=True)
-        return missing
+    def _backend(self, call: PricingCall) -> None:
+        """Begins to compile all, and prices one after the other as they come."""
+        begun = [(job, self._begin(job.program, job.lowered, job.text_key, end_s=call.end_s)) for job in call.jobs()]
+        for job, compiling in begun:
+            try:
+                with self._meter.during("compiling_s"):
+                    compiled = self._wait(compiling)
+            except Exception as error:  # The compiler refuses this candidate, or is late.
+                call.fail(job, FailureReason.NO_COMPILATION, error)
+                continue
+            try:
+                call.settle(job, self._price(job.program.name, compiled))
+            except HloError as error:
+                call.fail(job, FailureReason.NO_RUN, error)
 
-    def _compile_all(
-        self, programs: Sequence[ShardedProgram], missing: Mapping[str, list[int]], end_s: float = math.inf
-    ) -> Iterable[tuple[int, list[int], CompiledProgram | Failure]]:
-        """Yields the compiled program of each group of equal ones; the others compile meanwhile."""
-        waiting: list[tuple[list[int], str, CompiledProgram | Failure | Future[CompiledProgram | str]]] = []
-        for numbers in missing.values():
-            key, found = self._begin(programs[numbers[0]], end_s)
-            waiting.append((numbers, key, found))
-        for numbers, key, found in waiting:
-            compiled = found
-            if isinstance(found, Future):
-                answer = _result(found)
-                compiled = answer
-                if not isinstance(answer, CompiledProgram):
-                    compiled = _failure(programs[numbers[0]].name, answer)
-                if isinstance(answer, CompiledProgram):
-                    self._compile_s += answer.compile_s
-                    if self._compiled is not None:
-                        self._compiled.store(key, answer)
-            assert isinstance(compiled, CompiledProgram | Failure)
-            yield numbers[0], numbers, compiled
-
-    def _begin(
-        self, program: ShardedProgram, end_s: float
-    ) -> tuple[str, "CompiledProgram | Failure | Future[CompiledProgram | str]"]:
-        """Lowers a program; finds it on disk, or begins to compile it."""
+    def _try_begin(self, program: ShardedProgram) -> "Failure | _Compiling":
         try:
-            check_time(end_s)
-        except OutOfTimeError as error:
-            return "", _failure(program.name, error)
-        try:
-            lowered = lower_for_platform(program, mesh=self._mesh, platform=self._target.platform)
+            lowered, text_key = self._lower(program)
         except Exception as error:
-            return "", Failure(name=program.name, reason=FailureReason.NO_LOWERING, message=_first_line(error))
-        key = combine_keys(self._compiler_key(), lowered_key(lowered))
+            return failure_of(program.name, FailureReason.NO_LOWERING, error)
+        return self._begin(program, lowered, text_key)
+
+    def _begin(self, program: ShardedProgram, lowered: Any, text_key: str, *, end_s: float = math.inf) -> "_Compiling":
+        """Finds a compiled program on disk, or begins to compile it."""
+        key = combine_keys(self._compiler_key(), text_key)
         known = None if self._compiled is None else self._compiled.find(key)
         if known is not None:
             return key, known
@@ -257,24 +216,35 @@ class CompilePricer(BatchPricer):
             compiler_options=self._options,
         )
         if self._processes is None:
-            self._processes = TargetProcesses(self._target, num_compilers=self._num_compilers, limit_s=self._limit_s)
-        (future,) = self._processes.compile([request], end_s=end_s)
-        return key, future
+            self._processes = WorkerPool(
+                partial(_start_compiler, self._target), num_workers=self._num_compilers, limit_s=self._limit_s
+            )
+        return key, self._processes.submit(request, end_s=end_s)
+
+    def _wait(self, compiling: "_Compiling") -> CompiledProgram:
+        """Waits for a compiled program, which is kept on disk.
+
+        Raises:
+            RuntimeError: if the compiler refuses it.
+        """
+        key, found = compiling
+        if isinstance(found, CompiledProgram):
+            return found
+        answer, log = found.result()
+        if answer.error:
+            raise RuntimeError(answer.error)
+        compiled = replace(answer.value, num_rematerialized=count_rematerialized(log))
+        self._meter.add_compile_work(compiled.compile_s)
+        if self._compiled is not None:
+            self._compiled.store(key, compiled)
+        return compiled
 
     def _walk(self, compiled: CompiledProgram) -> WalkedProgram:
         schedule = list_schedule(parse_module(compiled.text))
         return walk_schedule(schedule, ClusterCosts(self._cluster, chips=compiled.chips))
 
-    def _walk_or_fail(self, name: str, compiled: CompiledProgram) -> WalkedProgram | Failure:
-        try:
-            return self._walk(compiled)
-        except HloError as error:
-            return Failure(name=name, reason=FailureReason.NO_RUN, message=f"its compiled text cannot be read: {error}")
-
-    def _price(self, name: str, compiled: CompiledProgram) -> Price | Failure:
-        walked = self._walk_or_fail(name, compiled)
-        if isinstance(walked, Failure):
-            return walked
+    def _price(self, name: str, compiled: CompiledProgram) -> Price:
+        walked = self._walk(compiled)
         if compiled.num_rematerialized:
             _log.info("%s: the partitioner gathers %d values whole", name, compiled.num_rematerialized)
         return Price(
@@ -287,16 +257,14 @@ class CompilePricer(BatchPricer):
             num_rematerialized=compiled.num_rematerialized,
         )
 
-    def _check(self, name: str, result: Price | Failure) -> Price | Failure:
-        """Returns a result under a program's own name; a price that needs too much memory is a failure."""
-        if isinstance(result, Failure):
-            return Failure(name=name, reason=result.reason, message=result.message)
+    def _check(self, name: str, price: Price) -> Price | Failure:
+        """Returns a price; one that needs too much memory is a failure."""
         limit = self._memory_limit_bytes
-        if result.peak_bytes <= limit:
-            return result
+        if price.peak_bytes <= limit:
+            return price
         message = (
-            f"it takes {result.peak_bytes / 1e9:.2f} GB on each device of {self._cluster.name}, which has "
-            f"{limit / 1e9:.2f}: {(result.peak_bytes - limit) / 1e9:.2f} GB too much"
+            f"it takes {price.peak_bytes / 1e9:.2f} GB on each device of {self._cluster.name}, which has "
+            f"{limit / 1e9:.2f}: {(price.peak_bytes - limit) / 1e9:.2f} GB too much"
         )
         return Failure(name=name, reason=FailureReason.OUT_OF_MEMORY, message=message)
 
@@ -314,11 +282,6 @@ class CompilePricer(BatchPricer):
             modelled=f"{seconds}, from the figures of {self._cluster.name}; program and memory are the compiler's",
         )
 
-    def _keep(self, key: str | None, name: str, price: Price) -> None:
-        if key is not None and self._cache is not None:
-            self._cache.store(key, price, name=name)
-            self._cache.add_alias(key, key)
-
     def _compiler_key(self) -> str:
         """Returns the key of everything beside the program that decides the compiled text."""
         flags = sorted(os.environ.get("XLA_FLAGS", "").split())
@@ -333,30 +296,31 @@ class CompilePricer(BatchPricer):
             os.environ.get("LIBTPU_INIT_ARGS", ""),
             sorted(self._options.items()),
         )
-        return hashlib.sha256(repr(parts).encode()).hexdigest()
+        return combine_keys(repr(parts))
 
     def _environment(self) -> str:
         """Returns the key of everything beside the program that decides a price."""
-        settings = [(name, str(getattr(jax.config, name, None))) for name in _SETTINGS]
-        parts = (_PRICING, self._compiler_key(), cluster_text(self._cluster), settings)
-        return hashlib.sha256(repr(parts).encode()).hexdigest()
+        return combine_keys(repr((_PRICING, self._compiler_key(), cluster_text(self._cluster), lowering_settings())))
 
 
-def _result(compiling: "Future[CompiledProgram | str]") -> CompiledProgram | str | OutOfTimeError:
+# The key of a compiled program on disk, and the program or what comes of compiling it.
+_Compiling = tuple[str, "CompiledProgram | Future[tuple[Reply, bytes]]"]
+
+
+def _start_compiler(target: CompileTarget) -> PricingProcess:
+    """Starts a process with the compiler of a target."""
+    return PricingProcess(
+        "jaxquard.pricing.target.target_worker",
+        (target.platform, str(target.num_devices)),
+        environment={**worker_environment(os.environ), **target.environment},
+        name="the compiler's process",
+    )
+
+
+def default_num_compilers(num_cores: int) -> int:
+    """Returns as many compilers as cores, but no more than the memory has room for: one takes about 2 GB."""
     try:
-        return compiling.result()
-    except OutOfTimeError as error:
-        return error
-
-
-def _failure(name: str, message: str | OutOfTimeError) -> Failure:
-    if isinstance(message, OutOfTimeError):
-        return Failure(name=name, reason=FailureReason.NO_TIME, message=str(message))
-    is_memory = "RESOURCE_EXHAUSTED" in message or "out of memory" in message.lower()
-    reason = FailureReason.OUT_OF_MEMORY if is_memory else FailureReason.NO_COMPILATION
-    return Failure(name=name, reason=reason, message=_first_line(message))
-
-
-def _first_line(error: Any) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:400] if lines else type(error).__name__
+        memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return num_cores
+    return max(1, min(num_cores, memory_bytes // (2 * 2**30)))

@@ -1,16 +1,13 @@
 """A process that compiles for a target: `python -m jaxquard.pricing.target.target_worker FD PLATFORM NUM_DEVICES`.
 
 It never opens a chip: JAX runs on the CPU there, and the target's compiler is a library beside it. Each request is a
-pickled `CompileRequest`; the answer has the compiled text, or what the compiler says against the program, and the
-seconds of the processor that it took. It ends when the connection does.
+`CompileRequest`; the reply has the `CompiledProgram`, or what the compiler says against it.
 """
 
-import os
-import pickle
 import sys
 import time
 from collections.abc import Mapping
-from multiprocessing.connection import Connection
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,8 +15,10 @@ import numpy as np
 from jax.experimental import mesh_utils, topologies
 
 from jaxquard import _jax_compat
+from jaxquard.pricing.measure.machine.memory import peak_bytes
 from jaxquard.pricing.target.compiled_program import CompiledProgram, CompileRequest
 from jaxquard.pricing.target.find_target import CompileTarget
+from jaxquard.pricing.workers.serve import reply, serve
 
 _NO_TILES = "Couldn't find output tile sizes"
 _LIBRARY_PRODUCTS = {"xla_gpu_enable_triton_gemm": "False"}
@@ -27,43 +26,27 @@ _LIBRARY_PRODUCTS = {"xla_gpu_enable_triton_gemm": "False"}
 
 def main(descriptor: int, platform: str, num_devices: int) -> None:
     """Serves until the other end closes."""
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     jax.config.update("jax_platforms", "cpu")
     if platform == "cpu":
         jax.config.update("jax_num_cpu_devices", num_devices)
-    connection = Connection(descriptor)
-    connection.send_bytes(b"ready")
     known: dict[Any, tuple[Any, ...]] = {}
-    while True:
-        try:
-            request: CompileRequest = pickle.loads(connection.recv_bytes())
-        except EOFError:
-            return
-        connection.send(_answer(request, known))
+    serve(descriptor, lambda: (None, lambda request: [reply(partial(_compile, request, known))]))
 
 
-def _answer(request: CompileRequest, known: dict[Any, tuple[Any, ...]]) -> CompiledProgram | str:
+def _compile(request: CompileRequest, known: dict[Any, tuple[Any, ...]]) -> CompiledProgram:
     start_s = time.process_time()
-    try:
-        key = (request.target.topology, request.target.mesh_shape)
-        devices = known[key] = known.get(key) or target_devices(request.target)
-        loaded = _load(request, devices)
-        sizes = loaded.memory_analysis()
-        return CompiledProgram(
-            text=loaded.text,
-            peak_bytes=int(
-                sizes.argument_size_in_bytes
-                + sizes.temp_size_in_bytes
-                + sizes.output_size_in_bytes
-                - sizes.alias_size_in_bytes
-            ),
-            argument_bytes=int(sizes.argument_size_in_bytes),
-            temporary_bytes=int(sizes.temp_size_in_bytes),
-            chips=chip_numbers(request.target, devices),
-            compile_s=time.process_time() - start_s,
-        )
-    except Exception as error:
-        return str(error) or type(error).__name__
+    key = (request.target.topology, request.target.mesh_shape)
+    devices = known[key] = known.get(key) or target_devices(request.target)
+    loaded = _load(request, devices)
+    sizes = loaded.memory_analysis()
+    return CompiledProgram(
+        text=loaded.text,
+        peak_bytes=peak_bytes(loaded),
+        argument_bytes=int(sizes.argument_size_in_bytes),
+        temporary_bytes=int(sizes.temp_size_in_bytes),
+        chips=chip_numbers(request.target, devices),
+        compile_s=time.process_time() - start_s,
+    )
 
 
 def _load(request: CompileRequest, devices: tuple[Any, ...]) -> _jax_compat.LoadedModule:

@@ -6,11 +6,8 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from jaxquard.pricing import PriceCache
-from jaxquard.pricing.measure.machine.environment import environment_key
-from jaxquard.pricing.measure.measured_pricer import DEFAULT_MAX_RUNS
 from jaxquard.pricing.measure.runs import profile_runs
 from jaxquard.pricing.measure.runs.timed_program import TimedProgram
-from jaxquard.pricing.program.fingerprint import Fingerprints, combine_keys
 from jaxquard.pricing.program.lower_program import lower_program
 from tests.pricing.programs import array, line_mesh, make, quick_pricer
 
@@ -84,13 +81,6 @@ def test_a_price_without_the_split_does_not_answer_who_asks_for_it(tmp_path):
     assert split.communication_s is not None
     assert pricer(cache).price(program) == split
     assert quick_pricer(cache, slow_factor=1e9).price(program) == plain
-
-
-def test_prices_that_were_kept_before_there_was_a_split_are_found(tmp_path):
-    cache, program = PriceCache(tmp_path), partial_products(64)
-    price = quick_pricer(cache, max_runs=DEFAULT_MAX_RUNS).price(program)
-    environment = environment_key(line_mesh(), num_warmups=1, num_runs=4)  # As it was then.
-    assert cache.find_quickly(combine_keys(environment, Fingerprints().key(program))) == price
 
 
 def test_another_trace_is_under_way(tmp_path, caplog):

@@ -4,8 +4,9 @@ import pytest
 
 from jaxquard.pricing.measure.runs import reference_program as reference_module
 from jaxquard.pricing.measure.runs.reference_program import ReferenceProgram
-from jaxquard.pricing.measure.runs.run_rounds import BestTimes, RunBudget
+from jaxquard.pricing.measure.runs.run_rounds import RunBudget
 from jaxquard.pricing.measure.runs.timed_program import RunSeries, TimedProgram
+from jaxquard.pricing.outcomes import BestTimes
 
 BUDGET = RunBudget(num_warmups=1, num_runs=3, slow_factor=2.5, limit_s=1e9)
 

@@ -5,8 +5,9 @@ import math
 
 import pytest
 
-from jaxquard.pricing.measure.runs.run_rounds import BestTimes, RunBudget, run_rounds
+from jaxquard.pricing.measure.runs.run_rounds import RunBudget, run_rounds
 from jaxquard.pricing.measure.runs.timed_program import RunSeries
+from jaxquard.pricing.outcomes import BestTimes
 
 
 class Runner:

@@ -3,7 +3,8 @@ import time
 
 import pytest
 
-from jaxquard.pricing.measure.runs.watched_run import StalledError, WatchedRun
+from jaxquard.pricing.end_of_time import StalledError
+from jaxquard.pricing.measure.runs.watched_run import WatchedRun
 
 
 def test_results_and_errors_come_back():

@@ -10,12 +10,12 @@ from jax.sharding import Mesh
 from jaxquard.pricing.communication.collectives import collectives
 from jaxquard.pricing.compile.compilers import Compilers
 from jaxquard.pricing.measure.machine.memory import available_bytes, peak_bytes
-from jaxquard.pricing.measure.outcomes import failure_of
 from jaxquard.pricing.measure.runs.paired_times import paired_errors, paired_program_times
 from jaxquard.pricing.measure.runs.profile_runs import communication_shares
-from jaxquard.pricing.measure.runs.run_rounds import BestTimes, RunBudget, run_rounds, spread_of
+from jaxquard.pricing.measure.runs.run_rounds import RunBudget, run_rounds, spread_of
 from jaxquard.pricing.measure.runs.timed_program import TimedProgram
 from jaxquard.pricing.measure.runs.watched_run import WatchedRun
+from jaxquard.pricing.outcomes import BestTimes, failure_of
 from jaxquard.pricing.price import FailureReason
 from jaxquard.pricing.program.fingerprint import Fingerprints
 from jaxquard.pricing.program.lower_program import lower_program
@@ -199,9 +199,10 @@ class WholeSteps:
 
 def _finish(program: ShardedProgram, finish: Callable[[], Any]) -> WholeStep:
     try:
-        executable = finish()
-        if isinstance(executable, str):
-            return WholeStep(program=program, failure=executable)
+        compiled = finish()
+        if isinstance(compiled, str):
+            return WholeStep(program=program, failure=compiled)
+        executable = compiled.executable
         return WholeStep(program=program, executable=executable, peak_bytes=peak_bytes(executable))
     except Exception as error:  # The compiler refuses this plan.
         return WholeStep(program=program, failure=str(failure_of(program.name, FailureReason.NO_COMPILATION, error)))

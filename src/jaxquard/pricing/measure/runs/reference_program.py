@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable, Collection, Hashable, Mapping
 
 from jaxquard.errors import PricingError
-from jaxquard.pricing.measure.runs.run_rounds import BestTimes, RunBudget, run_rounds
+from jaxquard.pricing.end_of_time import StalledError
+from jaxquard.pricing.measure.runs.run_rounds import RunBudget, run_rounds
 from jaxquard.pricing.measure.runs.timed_program import TimedProgram
-from jaxquard.pricing.measure.runs.watched_run import StalledError, WatchedRun
+from jaxquard.pricing.measure.runs.watched_run import WatchedRun
+from jaxquard.pricing.outcomes import BestTimes
 
 _log = logging.getLogger(__name__)
 

@@ -24,6 +24,7 @@ from jaxquard.pricing.end_of_time import OutOfTimeError
 from jaxquard.pricing.measure.runs.paired_times import paired_times
 from jaxquard.pricing.measure.runs.timed_program import TimedProgram
 from jaxquard.pricing.measure.runs.watched_run import WatchedRun
+from jaxquard.pricing.outcomes import BestTimes
 
 # The first is cold, and the minimum of the others is compared.
 _FEWEST_RUNS = 4
@@ -60,19 +61,6 @@ class RunBudget:
     fair_s: float = 0.0
     close: float | None = None
     end_s: float = math.inf
-
-
-class BestTimes:
-    """The minimum time so far in each group."""
-
-    def __init__(self) -> None:
-        self._minimum_s: dict[Hashable, float] = {}
-
-    def note(self, group: Hashable, time_s: float) -> None:
-        self._minimum_s[group] = min(time_s, self._minimum_s.get(group, time_s))
-
-    def __getitem__(self, group: Hashable) -> float:
-        return self._minimum_s.get(group, float("inf"))
 
 
 def run_rounds(

@@ -10,12 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from jaxquard.pricing.end_of_time import StalledError
+
 _PIECE_S = 0.5
 _END = object()
-
-
-class StalledError(RuntimeError):
-    """Something did not end in time; it may still be under way."""
 
 
 class WatchedRun:

@@ -5,8 +5,7 @@ import time
 import pytest
 
 from jaxquard.pricing import PriceCache, TimeBreakdown
-from jaxquard.pricing.compile.compile_processes import CompileProcesses
-from jaxquard.pricing.compile.compilers import CompileHere, CompileInThreads
+from jaxquard.pricing.compile.compilers import CompileHere, CompileInThreads, CompileProcesses
 from jaxquard.pricing.measure.runs.timed_program import TimedProgram
 from jaxquard.pricing.program.lower_program import lower_program
 from tests.pricing.programs import line_mesh, product, quick_pricer
@@ -62,29 +61,26 @@ def test_what_fails_is_counted_too(monkeypatch):
     assert pricer.time_breakdown.running_s >= 0.3
 
 
-@pytest.mark.parametrize("kind", [CompileHere, lambda **more: CompileInThreads(2, **more)])
+@pytest.mark.parametrize("kind", [CompileHere, lambda: CompileInThreads(2)])
 def test_compilers_report_their_work(kind):
-    reported = []
-    compilers = kind(on_compiled=reported.append)
+    compilers = kind()
     waiting = [compilers.start(Slow(), free_outputs=()) for _ in range(4)]
-    assert [finish() for finish in waiting] == ["compiled"] * 4
+    compiled = [finish() for finish in waiting]
     compilers.stop()
-    assert len(reported) == 4
-    assert all(0.05 <= time_s < 60 for time_s in reported)
+    assert [one.executable for one in compiled] == ["compiled"] * 4
+    assert all(0.05 <= one.work_s < 60 for one in compiled)
 
 
 @pytest.mark.slow
 def test_processes_report_their_work_without_their_start():
-    reported = []
-    compilers = CompileProcesses(line_mesh(), num_compilers=1, limit_s=120, on_compiled=reported.append)
+    compilers = CompileProcesses(line_mesh(), num_compilers=1, limit_s=120)
     lowered = lower_program(product(8), mesh=line_mesh())
     start_s = time.perf_counter()
-    compilers.start(lowered, free_outputs=(False,))()
+    work_s = compilers.start(lowered, free_outputs=(False,))().work_s
     waited_s = time.perf_counter() - start_s
     compilers.stop()
     # A process imports JAX before it compiles.
-    assert len(reported) == 1
-    assert 0.001 < reported[0] < waited_s - 0.2
+    assert 0.001 < work_s < waited_s - 0.2
 
 
 @pytest.mark.slow

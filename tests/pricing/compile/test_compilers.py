@@ -1,11 +1,9 @@
 """Compilers in processes of their own."""
 
-import itertools
 import os
 import signal
-import threading
+import subprocess
 import time
-from concurrent.futures import CancelledError
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +14,9 @@ from jax.sharding import PartitionSpec as P
 
 from jaxquard.hlo import parse_module
 from jaxquard.pricing import FailureReason, Price
-from jaxquard.pricing.compile import compile_processes
-from jaxquard.pricing.compile.compile_processes import CompileProcesses
+from jaxquard.pricing.compile.compilers import CompileProcesses
 from jaxquard.pricing.program.lower_program import lower_program
+from jaxquard.pricing.workers.worker import WorkerEndedError
 from tests.pricing.programs import array, line_mesh, make, product, quick_pricer
 
 # Starts processes.
@@ -42,7 +40,8 @@ def hits():
 
 def start(compilers, program):
     lowered = lower_program(program, mesh=line_mesh())
-    return compilers.start(lowered, free_outputs=tuple(spec is None for spec in program.out_specs))
+    finish = compilers.start(lowered, free_outputs=tuple(spec is None for spec in program.out_specs))
+    return lambda: finish().executable
 
 
 def opcodes(executable):
@@ -104,9 +103,9 @@ def test_prices_are_the_same_kind_of_thing():
 
 def test_a_crash_takes_one_program_with_it(compilers):
     start(compilers, product(8))()
-    (worker,) = compilers._group._workers
+    (worker,) = compilers._pool._workers
     os.kill(worker._process.pid, signal.SIGKILL)
-    with pytest.raises(EOFError, match=r"the compiler ended its process \(exit code -9\)"):
+    with pytest.raises(WorkerEndedError, match=r"the compiler's process ended \(exit code -9\)"):
         start(compilers, product(16))()
     start(compilers, product(24))()
 
@@ -114,9 +113,9 @@ def test_a_crash_takes_one_program_with_it(compilers):
 def test_the_end_of_the_log_of_a_process_is_shown(compilers, monkeypatch):
     monkeypatch.setenv("PYTHONFAULTHANDLER", "1")
     start(compilers, product(8))()
-    (worker,) = compilers._group._workers
+    (worker,) = compilers._pool._workers
     os.kill(worker._process.pid, signal.SIGABRT)
-    with pytest.raises(EOFError, match=r"the compiler ended its process \(exit code -6\): \S+"):
+    with pytest.raises(WorkerEndedError, match=r"the compiler's process ended \(exit code -6\): \S+"):
         start(compilers, product(16))()
 
 
@@ -139,11 +138,10 @@ class TestModulesOfTheSameName:
             (result,) = start(compilers, product(8))()(ones, ones)
             np.testing.assert_array_equal(result, 8 * ones)
         assert hits() == 0
-        assert compilers._group._workers == []
+        assert compilers._pool._workers == []
         (record,) = caplog.records
         assert record.message == (
-            "compiling in this process, one program after the other: the compiler ended its process (exit code 1): "
-            "RuntimeError: not the jaxlib that was meant"
+            "no more processes: the compiler's process ended (exit code 1): RuntimeError: not the jaxlib that was meant"
         )
 
 
@@ -153,7 +151,7 @@ class TestNoMoreProcesses:
         def refuse(*_, **__):
             raise BlockingIOError(11, "Resource temporarily unavailable")
 
-        return lambda: monkeypatch.setattr(compile_processes.subprocess, "Popen", refuse)
+        return lambda: monkeypatch.setattr(subprocess, "Popen", refuse)
 
     def test_we_compile_here(self, compilers, hits, full, caplog):
         full()
@@ -163,75 +161,26 @@ class TestNoMoreProcesses:
             np.testing.assert_array_equal(result, 8 * ones)
         assert hits() == 0
         assert [record.message for record in caplog.records] == [
-            "compiling in this process, one program after the other: [Errno 11] Resource temporarily unavailable"
+            "no more processes: no process could be started ([Errno 11] Resource temporarily unavailable)"
         ]
-        folder = compilers._group.folder
+        folder = compilers._folder.name
         compilers.stop()
         assert not os.path.exists(folder)
 
     def test_one_that_died_is_not_replaced(self, compilers, hits, full):
         start(compilers, product(8))()
-        (worker,) = compilers._group._workers
+        (worker,) = compilers._pool._workers
         full()
         os.kill(worker._process.pid, signal.SIGKILL)
-        with pytest.raises(EOFError, match="the compiler ended its process"):
+        with pytest.raises(WorkerEndedError, match="the compiler's process ended"):
             start(compilers, product(16))()
         start(compilers, product(24))()
         assert hits() == 1
 
-    def test_who_waits_for_one_does_not_wait_for_ever(self, monkeypatch):
-        """Of two processes one can be started, and is killed while both threads have a program."""
-        real = compile_processes.subprocess.Popen
-        monkeypatch.setattr(compile_processes.subprocess, "Popen", _first(real))
-        compilers = CompileProcesses(line_mesh(), num_compilers=2, limit_s=120)
-        waiting = [start(compilers, product(8 * n)) for n in (1, 2)]
-        threads = compilers._group._pool._threads
-        compilers.stop()
-        for thread in threads:
-            thread.join(timeout=60)
-            assert not thread.is_alive()
-        for load in waiting:
-            with pytest.raises((RuntimeError, EOFError, CancelledError)):
-                load()
-
-
-def test_a_process_that_is_ended_while_its_log_is_read(monkeypatch):
-    """Whoever asks it reads on for as long as it likes; files are closed after that."""
-    real = compile_processes.CompilerProcess._log_tail
-    reads, closed = threading.Event(), []
-
-    def slow(worker):
-        reads.set()
-        time.sleep(0.2)
-        closed.append(worker._errors.closed)
-        return real(worker)
-
-    monkeypatch.setattr(compile_processes.CompilerProcess, "_log_tail", slow)
-    compilers = CompileProcesses(line_mesh(), num_compilers=1, limit_s=120)
-    load = start(compilers, product(8))
-    (worker,) = compilers._group._workers
-    worker._process.kill()
-    assert reads.wait(60)
-    compilers.stop()
-    with pytest.raises((RuntimeError, EOFError), match="the compiler ended its process"):
-        load()
-    assert closed == [False]
-
-
-def _first(real):
-    calls = itertools.count()
-
-    def popen(*args, **kwargs):
-        if next(calls):
-            raise BlockingIOError(11, "Resource temporarily unavailable")
-        return real(*args, **kwargs)
-
-    return popen
-
 
 def test_a_stalled_compiler_is_given_up():
     stalled = CompileProcesses(line_mesh(), num_compilers=1, limit_s=0.01)
-    with pytest.raises(RuntimeError, match=r"not compiled within 0\.01 s"):
+    with pytest.raises(RuntimeError, match=r"no answer from the compiler's process within 0\.01 s"):
         start(stalled, product(8))()
     stalled.stop()
 
@@ -244,8 +193,8 @@ def test_a_stalled_compiler_is_a_failure_of_its_program():
 
 def test_stopping_ends_the_processes(compilers):
     start(compilers, product(8))()
-    (worker,) = compilers._group._workers
-    folder, process = compilers._group.folder, worker._process
+    (worker,) = compilers._pool._workers
+    folder, process = compilers._folder.name, worker._process
     start_s = time.monotonic()
     compilers.stop()
     assert process.poll() is not None

@@ -1,16 +1,15 @@
-"""Outcomes of one call of a pricer: the results so far, the failures, and where the time went."""
+"""Outcomes of pricing: failures, the best times so far, and where the time went."""
 
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from jaxquard.pricing.compile.compile_processes import CompileStalledError
-from jaxquard.pricing.end_of_time import OutOfTimeError
-from jaxquard.pricing.measure.runs.watched_run import StalledError
-from jaxquard.pricing.price import Failure, FailureReason, OnProgress, Price, Progress
+from jaxquard.errors import HloError
+from jaxquard.pricing.end_of_time import OutOfTimeError, StalledError
+from jaxquard.pricing.price import Failure, FailureReason
 
 _NO_MEMORY = ("resource_exhausted", "out of memory", "unable to allocate", "memoryerror")
 
@@ -20,10 +19,13 @@ def failure_of(name: str, reason: FailureReason, error: Exception) -> Failure:
     said = f"{type(error).__name__}: {error}"
     if isinstance(error, OutOfTimeError):
         reason = FailureReason.NO_TIME
-    elif isinstance(error, StalledError | CompileStalledError):
+    elif isinstance(error, StalledError):
         reason = FailureReason.TOO_SLOW
     elif any(words in said.lower() for words in _NO_MEMORY):
         reason = FailureReason.OUT_OF_MEMORY
+    elif isinstance(error, HloError):
+        message = f"its compiled text cannot be read: {error}"
+        return Failure(name=name, reason=FailureReason.NO_RUN, message=message)
     lines = str(error).strip().splitlines()
     return Failure(name=name, reason=reason, message=lines[0] if lines else type(error).__name__)
 
@@ -89,46 +91,14 @@ class Meter:
             self._sums_s[part] = self._sums_s.get(part, 0.0) + time_s
 
 
-class Ledger:
-    """The results of a call, by the places of the programs in it; reports progress as they come."""
+class BestTimes:
+    """The minimum time so far in each group."""
 
-    def __init__(self, names: Sequence[str], on_progress: OnProgress | None) -> None:
-        self._names, self._on_progress = names, on_progress
-        self._results: dict[int, Price | Failure] = {}
-        self._num_cached = 0
-        self._start_s = time.monotonic()
-        if names:
-            self.report(names[0])
+    def __init__(self) -> None:
+        self._minimum_s: dict[Hashable, float] = {}
 
-    def __contains__(self, number: int) -> bool:
-        return number in self._results
+    def note(self, group: Hashable, time_s: float) -> None:
+        self._minimum_s[group] = min(time_s, self._minimum_s.get(group, time_s))
 
-    def settle(self, number: int, result: Price | Failure, *, is_cached: bool = False) -> None:
-        """Writes down a result."""
-        self._results[number] = result
-        self._num_cached += is_cached
-        self.report(self._names[number])
-
-    def report(self, name: str) -> None:
-        """Reports progress, with what is in work."""
-        if self._on_progress is not None:
-            self._on_progress(
-                Progress(
-                    done=len(self._results),
-                    total=len(self._names),
-                    name=name,
-                    num_cached=self._num_cached,
-                    left_s=self._left_s(),
-                )
-            )
-
-    def results(self) -> list[Price | Failure]:
-        """All of them, in the order of the programs."""
-        return [self._results[number] for number in range(len(self._names))]
-
-    def _left_s(self) -> float | None:
-        num_new = len(self._results) - self._num_cached
-        num_left = len(self._names) - len(self._results)
-        if num_left == 0:
-            return 0.0
-        return (time.monotonic() - self._start_s) / num_new * num_left if num_new else None
+    def __getitem__(self, group: Hashable) -> float:
+        return self._minimum_s.get(group, float("inf"))
