@@ -5,7 +5,9 @@ from collections import Counter
 
 import pytest
 
+from jaxquard.intraop.plan.predict import predict_all
 from jaxquard.intraop.plan.search_sharding import search_sharding
+from jaxquard.intraop.plan.segment_prices import price_segments
 from jaxquard.intraop.segments.analysis import StepAnalyser, analyse_step
 from jaxquard.intraop.segments.interfaces import SegmentInterfaces
 from jaxquard.intraop.segments.strategies import segment_strategies
@@ -36,7 +38,7 @@ class KeepingPricer(FakePricer):
 def counted(monkeypatch):
     """Counts how often each segment was analysed, and laid out under each choice of its blocks."""
     found = Counter()
-    read, axis_layout = SegmentInterfaces._read, layouts._AxisLayout
+    read, axis_layout = SegmentInterfaces._read, layouts.AxisLayout
     lay_out_blocks, lay_out_state = axis_layout.lay_out_blocks, axis_layout.lay_out_state
 
     def read_counted(self, segment):
@@ -57,9 +59,10 @@ def counted(monkeypatch):
     return found
 
 
-def test_a_search_looks_at_each_segment_once_and_lays_it_out_once_for_each_choice(counted):
-    step, args = zoo_types("gpt-tiny")
-    search_sharding(step, args, mesh=mesh_of(x=8), pricer=KeepingPricer())
+def test_each_segment_is_looked_at_once_and_laid_out_once_for_each_choice(counted):
+    programs = StepPrograms(analyse_step(trace_step(*zoo_types("gpt-tiny")), axes={"x": 8}))
+    prices = price_segments(programs, pricer=FakePricer())
+    predict_all(prices, [*baselines(programs.analysis).values()], pricer=FakePricer())
     # 3 choices at both ends, 81 for a layer, and more for plans of the second layer and for state in parts.
     assert len(counted) > 3 + 81 + 3
     assert set(counted.values()) == {1}

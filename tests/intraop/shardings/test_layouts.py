@@ -18,7 +18,7 @@ def specs(loss, args, choices):
     for segment in analysis.segments:
         layouts = StepLayouts(analysis).lay_out(dict(enumerate(choices)), segment=segment)
         for equation in analysis.graph.equations:
-            if equation.primitive.name in ("sin", "tanh") and equation.outvars[0] in layouts.dims["x"]:
+            if equation.primitive.name in ("sin", "tanh") and equation.outvars[0] in layouts.of_axes["x"].dims:
                 found.setdefault(equation.primitive.name, layouts.spec(equation.outvars[0]))
     return found
 

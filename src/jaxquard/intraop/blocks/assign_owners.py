@@ -40,13 +40,8 @@ def _assign_forward(graph: StepGraph, owners: list[int | None]) -> None:
     """Gives input branches to their first user; what only the backward uses, or is a result, to its inputs' block."""
     for position in reversed(range(len(owners))):
         if owners[position] is None and graph.phases[position] is EquationPhase.FORWARD:
-            consumers = [
-                owners[user]
-                for var in graph.equations[position].outvars
-                for user in graph.users.get(var, ())
-                if graph.phases[user] is EquationPhase.FORWARD
-            ]
-            owners[position] = min((consumer for consumer in consumers if consumer is not None), default=None)
+            consumers = _owners_of_users(graph, owners, graph.equations[position].outvars, EquationPhase.FORWARD)
+            owners[position] = min(consumers, default=None)
     for position, equation in enumerate(graph.equations):
         if owners[position] is None and graph.phases[position] is EquationPhase.FORWARD:
             sources = [graph.definitions.get(var) for var in variables(equation.invars)]
@@ -88,7 +83,7 @@ def _assign_backward(graph: StepGraph, owners: list[int | None], matches: Matche
             owners[position] = min(backward)
     for position in reversed(range(len(owners))):
         if owners[position] is None and graph.phases[position] is EquationPhase.BACKWARD:
-            consumers = Counter(_owners_of_users(graph, owners, position))
+            consumers = Counter(_owners_of_users(graph, owners, graph.equations[position].outvars))
             # Most of them: a checkpoint's barrier has all weights of a layer, and what the next layer computes again.
             owners[position] = max(consumers, key=lambda owner: (consumers[owner], owner), default=None)
     return anchored
@@ -105,13 +100,8 @@ def _forward_source(graph: StepGraph, var: Var) -> int | None:
 
 def _first_use(graph: StepGraph, owners: list[int | None], source: int) -> int | None:
     """Returns the block that uses a forward value first: the gradient of that use is what uses it in the backward."""
-    consumers = [
-        owners[user]
-        for var in graph.equations[source].outvars
-        for user in graph.users.get(var, ())
-        if graph.phases[user] is EquationPhase.FORWARD
-    ]
-    return min((consumer for consumer in consumers if consumer is not None), default=owners[source])
+    consumers = _owners_of_users(graph, owners, graph.equations[source].outvars, EquationPhase.FORWARD)
+    return min(consumers, default=owners[source])
 
 
 def _state_owners(graph: StepGraph, owners: list[int | None]) -> dict[Var, int]:
@@ -120,8 +110,7 @@ def _state_owners(graph: StepGraph, owners: list[int | None]) -> dict[Var, int]:
     for var in graph.step.jaxpr.invars:
         # The barrier of a checkpoint around all layers has all their weights, and is in one block.
         for phase in (EquationPhase.FORWARD, EquationPhase.BACKWARD):
-            consumers = [owners[user] for user in graph.users.get(var, ()) if graph.phases[user] is phase]
-            known = [consumer for consumer in consumers if consumer is not None]
+            known = _owners_of_users(graph, owners, [var], phase)
             if known:
                 states[var] = min(known)
                 break
@@ -145,7 +134,7 @@ def _assign_update(graph: StepGraph, owners: list[int | None], states: dict[Var,
         owners[position] = max(known) if known else None
     for position in reversed(range(len(owners))):
         if owners[position] is None:
-            owners[position] = min(_owners_of_users(graph, owners, position), default=None)
+            owners[position] = min(_owners_of_users(graph, owners, graph.equations[position].outvars), default=None)
 
 
 def _pull_gradients(graph: StepGraph, owners: list[int | None], anchored: set[int]) -> None:
@@ -165,9 +154,9 @@ def _pull_gradients(graph: StepGraph, owners: list[int | None], anchored: set[in
             owners[position] = wanted.pop()
 
 
-def _owners_of_users(graph: StepGraph, owners: list[int | None], position: int) -> Iterable[int]:
-    for var in graph.equations[position].outvars:
-        for user in graph.users.get(var, ()):
-            owner = owners[user]
-            if owner is not None:
-                yield owner
+def _owners_of_users(
+    graph: StepGraph, owners: list[int | None], values: Iterable[Var], phase: EquationPhase | None = None
+) -> list[int]:
+    """Returns the known owners of the equations that use values, of one phase or of all."""
+    users = (user for var in values for user in graph.users.get(var, ()) if phase in (None, graph.phases[user]))
+    return [owner for owner in (owners[user] for user in users) if owner is not None]

@@ -16,8 +16,8 @@ A step without any of these is sharded by the rows of its data alone, from the f
 """
 
 import enum
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 from math import gcd, prod
 
 from jaxquard.ir.dependence import Dependences, can_partition
@@ -143,29 +143,18 @@ def _dot_general(equation: Equation, position: int, data_vars: Collection[Var]) 
     is_data = [is_var(atom) and atom in data_vars for atom in equation.invars]
     data = 1 if is_data == [False, True] else 0
     sides = (
-        tuple((num_batch + place, (dim, None)) for place, dim in enumerate(free[0])),
-        tuple((num_batch + num_left + place, (None, dim)) for place, dim in enumerate(free[1])),
+        [_partition(equation, num_batch + place, (dim, None)) for place, dim in enumerate(free[0])],
+        [_partition(equation, num_batch + num_left + place, (None, dim)) for place, dim in enumerate(free[1])],
     )
-    groups: list[tuple[Partition, ...]] = [
-        (
-            Partition(
-                kind=PartitionKind.BATCH, number=number, out_dim=number, in_dims=(left, right), size=shapes[0][left]
-            ),
-        )
-        for number, (left, right) in enumerate(zip(*batch, strict=True))
+    groups = [
+        *(
+            [_partition(equation, number, pair, PartitionKind.BATCH, number)]
+            for number, pair in enumerate(zip(*batch, strict=True))
+        ),
+        sides[data],
+        [replace(one, kind=PartitionKind.COLUMNS) for one in sides[1 - data]],
+        [_partition(equation, None, pair, PartitionKind.CONTRACTED) for pair in zip(*contracted, strict=True)],
     ]
-    for kind, side in ((PartitionKind.ROWS, data), (PartitionKind.COLUMNS, 1 - data)):
-        partitions = [
-            Partition(kind=kind, out_dim=out_dim, in_dims=in_dims, size=shapes[side][in_dims[side]])
-            for out_dim, in_dims in sides[side]
-        ]
-        groups.append(tuple(partitions))
-    groups.append(
-        tuple(
-            Partition(kind=PartitionKind.CONTRACTED, out_dim=None, in_dims=pair, size=shapes[0][pair[0]])
-            for pair in zip(*contracted, strict=True)
-        )
-    )
     summed = prod(shapes[0][dim] for dim in contracted[0])
     weight = prod(equation.outvars[0].aval.shape) * summed
     return _contraction(equation, position, groups, data=data, weight=weight, data_vars=data_vars)
@@ -177,16 +166,14 @@ def _convolution(equation: Equation, position: int, data_vars: Collection[Var]) 
         return None
     numbers = params["dimension_numbers"]
     (lhs, rhs, out) = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
-    shapes = [atom.aval.shape for atom in equation.invars]
-    rows = Partition(kind=PartitionKind.ROWS, out_dim=out[0], in_dims=(lhs[0], None), size=shapes[0][lhs[0]])
+    weights = equation.invars[1].aval.shape
     spatial = _spatial(equation) if set(params["lhs_dilation"]) <= {1} else []
-    columns = Partition(kind=PartitionKind.COLUMNS, out_dim=out[1], in_dims=(None, rhs[0]), size=shapes[1][rhs[0]])
-    contracted = Partition(
-        kind=PartitionKind.CONTRACTED, out_dim=None, in_dims=(lhs[1], rhs[1]), size=shapes[0][lhs[1]]
-    )
-    window = prod(shapes[1]) // shapes[1][rhs[0]]
-    weight = prod(equation.outvars[0].aval.shape) * window
-    groups: list[tuple[Partition, ...]] = [(rows, *spatial), (columns,), (contracted,)]
+    groups = [
+        [_partition(equation, out[0], (lhs[0], None)), *spatial],
+        [_partition(equation, out[1], (None, rhs[0]), PartitionKind.COLUMNS)],
+        [_partition(equation, None, (lhs[1], rhs[1]), PartitionKind.CONTRACTED)],
+    ]
+    weight = prod(equation.outvars[0].aval.shape) * prod(weights) // weights[rhs[0]]
     return _contraction(equation, position, groups, data=0, weight=weight, data_vars=data_vars)
 
 
@@ -198,14 +185,26 @@ def _ragged_dot(equation: Equation, position: int, data_vars: Collection[Var]) -
     (row, inner), (_, depth, column) = dims
     left, right = (atom.aval.shape for atom in equation.invars[:2])
     others = (None,) * (len(equation.invars) - 2)
-    rows = Partition(kind=PartitionKind.ROWS, out_dim=0, in_dims=(row, None, *others), size=left[row])
-    columns = Partition(kind=PartitionKind.COLUMNS, out_dim=1, in_dims=(None, column, *others), size=right[column])
-    contracted = Partition(
-        kind=PartitionKind.CONTRACTED, out_dim=None, in_dims=(inner, depth, *others), size=left[inner]
-    )
-    groups: list[tuple[Partition, ...]] = [(rows,), (columns,), (contracted,)]
+    groups = [
+        [_partition(equation, 0, (row, None, *others))],
+        [_partition(equation, 1, (None, column, *others), PartitionKind.COLUMNS)],
+        [_partition(equation, None, (inner, depth, *others), PartitionKind.CONTRACTED)],
+    ]
     weight = prod(left) * right[column]
     return _contraction(equation, position, groups, data=0, weight=weight, data_vars=data_vars)
+
+
+def _partition(
+    equation: Equation,
+    out_dim: int | None,
+    in_dims: tuple[int | None, ...],
+    kind: PartitionKind = PartitionKind.ROWS,
+    number: int = 0,
+) -> Partition:
+    """Returns a partition, of the size of the dim of the first input that it shards."""
+    shapes = (atom.aval.shape for atom in equation.invars)
+    size = next(shape[dim] for shape, dim in zip(shapes, in_dims, strict=True) if dim is not None)
+    return Partition(kind=kind, number=number, out_dim=out_dim, in_dims=in_dims, size=size)
 
 
 def ragged_dims(equation: Equation) -> tuple[tuple[int, int], tuple[int, int, int]] | None:
@@ -263,24 +262,21 @@ def _gather(equation: Equation, position: int, data_vars: Collection[Var]) -> Co
         for out, dim in zip(numbers.offset_dims, kept, strict=True)
         if equation.params["slice_sizes"][dim] == shape[dim]
     ]
-    rows = [
-        Partition(kind=PartitionKind.ROWS, out_dim=out, in_dims=(None, place), size=out_shape[out])
-        for place, out in enumerate(row_dims)
+    groups = [
+        [
+            Partition(kind=PartitionKind.ROWS, out_dim=out, in_dims=(None, place), size=out_shape[out])
+            for place, out in enumerate(row_dims)
+        ],
+        [_partition(equation, out, (dim, None), PartitionKind.COLUMNS) for out, dim in whole],
+        [_partition(equation, None, (looked_up[0], None), PartitionKind.CONTRACTED)],
     ]
-    columns = [
-        Partition(kind=PartitionKind.COLUMNS, out_dim=out, in_dims=(dim, None), size=shape[dim]) for out, dim in whole
-    ]
-    contracted = Partition(
-        kind=PartitionKind.CONTRACTED, out_dim=None, in_dims=(looked_up[0], None), size=shape[looked_up[0]]
-    )
-    groups = [tuple(rows), tuple(columns), (contracted,)]
     return _contraction(equation, position, groups, data=1, weight=prod(shape), data_vars=data_vars)
 
 
 def _contraction(
     equation: Equation,
     position: int,
-    groups: list[tuple[Partition, ...]],
+    groups: Sequence[Sequence[Partition]],
     *,
     data: int,
     weight: int,
@@ -289,7 +285,7 @@ def _contraction(
     return Contraction(
         position=position,
         equation=equation,
-        groups=tuple(group for group in groups if group),
+        groups=tuple(tuple(group) for group in groups if group),
         data=data,
         has_state=is_var(equation.invars[1 - data]) and equation.invars[1 - data] not in data_vars,
         weight=weight,

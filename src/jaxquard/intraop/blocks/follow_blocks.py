@@ -13,15 +13,14 @@ partition has ended before, later blocks decide as they do for input branches. W
 would join a block.
 """
 
-from collections import ChainMap
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from jaxquard.intraop.blocks.block import Block, Choice
 from jaxquard.intraop.blocks.contraction import Contraction, Partition, PartitionKind
 from jaxquard.intraop.blocks.graph import StepGraph
 from jaxquard.intraop.blocks.grow_block import Growth, find_needs, grow_block, trim_block
-from jaxquard.ir.jaxpr_tools import Var, is_var, variables
+from jaxquard.ir.jaxpr_tools import Var, is_var
 
 # In place of a dim, of a value at which a partition has ended, and of all that is computed from it.
 _ENDED = -1
@@ -41,6 +40,8 @@ class _Follower:
         self.blocks = list(blocks)
         self.num_shards = num_shards
         self.taken = {position for block in blocks for position in block.equations}
+        # All values in blocks, and of what follows them.
+        self.outside: dict[Var, int | None] = dict.fromkeys(_outputs(graph, self.taken))
         self.bits = [sum(graph.bit(position) for position in block.contractions) for block in blocks]
         self.in_blocks = sum(self.bits)
 
@@ -68,6 +69,7 @@ class _Follower:
                 block, choices=choices, more_choices=more, product_choices=of_product, followers=followers
             )
             self.taken.update(growth.positions)
+            self.outside |= dict.fromkeys(_outputs(self.graph, growth.positions))
 
     def _is_of_activations(self, product: Contraction) -> bool:
         sources = [self.graph.definitions.get(atom) for atom in product.equation.invars if is_var(atom)]
@@ -89,8 +91,8 @@ class _Follower:
 
     def _follow(self, product: Contraction, partitions: Sequence[Partition], growth: Growth, choice: Choice) -> Choice:
         """Returns the choice with the layout of what follows, if its partition arrives."""
-        known = {**choice.dims, **choice.follower_dims}
-        arriving = arriving_dims(self.graph, product, known, taken=self.taken, num_shards=self.num_shards)
+        known = {**self.outside, **choice.dims, **choice.follower_dims}
+        arriving = arriving_dims(self.graph, product, known, num_shards=self.num_shards)
         number = _batch_partition(partitions, arriving)
         if number is None:
             return choice
@@ -101,6 +103,10 @@ class _Follower:
             follower_dims={**choice.follower_dims, **dims},
             follower_needs={**choice.follower_needs, **needs},
         )
+
+
+def _outputs(graph: StepGraph, positions: Iterable[int]) -> list[Var]:
+    return [var for position in positions for var in graph.equations[position].outvars]
 
 
 def _batch_partition(partitions: Sequence[Partition], arriving: Sequence[int | None]) -> int | None:
@@ -115,23 +121,16 @@ def _batch_partition(partitions: Sequence[Partition], arriving: Sequence[int | N
 
 
 def arriving_dims(
-    graph: StepGraph, product: Contraction, known: dict[Var, int | None], *, taken: Collection[int], num_shards: int
+    graph: StepGraph, product: Contraction, known: Mapping[Var, int | None], *, num_shards: int
 ) -> list[int | None]:
     """Carries partitions of blocks to the operands of a product, through what stands in no block.
 
     Args:
-        known: the dims of values in blocks.
-        taken: the positions of equations in blocks.
+        known: the dims of all values in blocks.
     """
-    between: set[int] = set()
-    waiting = [product.position]
-    while waiting:
-        for atom in variables(graph.equations[waiting.pop()].invars):
-            source = graph.definitions.get(atom) if atom not in known else None
-            if source is not None and source not in taken and source not in between:
-                between.add(source)
-                waiting.append(source)
-    dims = ChainMap[Var, int | None]({}, known)
+    sources = graph.sources(product.equation.invars, known.keys())
+    between = {graph.definitions[var] for var in sources if var in graph.definitions and var not in known}
+    dims: dict[Var, int | None] = {var: known[var] for var in sources if var in known}
     for position in sorted(between):
         for output, var in enumerate(graph.equations[position].outvars):
             arriving = graph.arrivals(position, output, dims, num_shards)

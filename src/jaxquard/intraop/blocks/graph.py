@@ -1,6 +1,6 @@
 """Indices of a flat step that the analysis needs again and again: users of values, ancestors, links of dims."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -146,6 +146,17 @@ class StepGraph:
             for atom, links, is_read in rows
             if is_read
         ]
+
+    def sources(self, atoms: Iterable[Any], stops: Collection[Var]) -> list[Var]:
+        """Returns all variables that values are computed from, themselves included, up to some stops."""
+        waiting, found = list(atoms)[::-1], dict[Var, None]()
+        while waiting:
+            var = waiting.pop()
+            if is_var(var) and var not in found:
+                found[var] = None
+                position = self.definitions.get(var) if var not in stops else None
+                waiting += variables(self.equations[position].invars) if position is not None else ()
+        return list(found)
 
     def storage_link(self, position: int, num_shards: int) -> DimLink | None:
         """Returns the dims along which state is stored where the dim of a view is sharded that it has not itself.

@@ -23,7 +23,7 @@ def state_paths(graph: StepGraph) -> dict[Var, str]:
 def parameters_of(graph: StepGraph, equations: Iterable[Equation], paths: Mapping[Var, str]) -> tuple[str, ...]:
     """Returns the paths of the state that the weights of equations are computed from, in any way."""
     weights = [var for equation in equations for var in variables(equation.invars) if var not in graph.data_vars]
-    return tuple(dict.fromkeys(_paths_of(graph, weights, paths)))
+    return tuple(dict.fromkeys(paths[var] for var in graph.sources(weights, paths.keys()) if var in paths))
 
 
 def equation_place(graph: StepGraph, equation: Equation) -> str:
@@ -39,18 +39,3 @@ def parameter_path(name: str) -> str:
     argument = _ARGUMENT.match(name)
     keys = ["".join(filter(None, groups)) for groups in _KEY.findall(name[argument.end() :] if argument else name)]
     return ".".join(keys) or name
-
-
-def _paths_of(graph: StepGraph, weights: Iterable[Var], paths: Mapping[Var, str]) -> list[str]:
-    """Returns the paths of the state that values are computed from, by casts, slices, transposes or anything else."""
-    waiting, seen, found = list(weights)[::-1], set[Var](), []
-    while waiting:
-        var = waiting.pop()
-        if var in seen:
-            continue
-        seen.add(var)
-        if var in paths:
-            found.append(paths[var])
-        elif var in graph.definitions:
-            waiting += variables(graph.equations[graph.definitions[var]].invars)
-    return found

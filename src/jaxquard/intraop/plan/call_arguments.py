@@ -3,8 +3,8 @@
 Placement. `jax.device_put` of leaves that are in place already, and a look at the type of each, took 15 ms a step for
 the 607 leaves of a BERT with 12 layers on an H200, nearly as long as the step itself (19 ms). In a training loop all
 leaves but the batch are results of the last call, and results of one program have the same types and shardings in every
-call. So `LeafPlacer` looks only at leaves that are new: a leaf is known if it is the last call's result that was found
-to be right at this place, or the very leaf that was there in the last call.
+call. So `LeafPlacer` looks only at leaves that are new: a leaf is known if it is the result of the last call that
+replaces the state at this place, or the very leaf that was there in the last call.
 
 Buffers. Two leaves of a state can be one array (zeros for both moments of an optimizer), and `jax.device_put` shares
 the buffer of the device on which an array already is: both would donate the same memory, which ends the process on CPU.
@@ -112,29 +112,34 @@ def _buffers(array: Any) -> list[tuple[int, int]]:
 class LeafPlacer:
     """Places the leaves of a step's arguments, call after call."""
 
-    def __init__(self, step: TracedStep, shardings: Sequence[NamedSharding], *, donated: Collection[int]) -> None:
+    def __init__(
+        self,
+        step: TracedStep,
+        shardings: Sequence[NamedSharding],
+        *,
+        donated: Collection[int],
+        results: Mapping[int, int],
+    ) -> None:
         """Makes a placer for a program.
 
         Args:
             shardings: of the leaves of its arguments.
             donated: the places whose buffers it donates. Only results of the last call are known there: they alone have
                 buffers of their own.
+            results: for each place of state, the number of the result that replaces it, which is right there.
         """
-        self._step, self._shardings, self._donated = step, list(shardings), donated
-        # What each place has without a further look, as far as it is alive, and whether that is weakly typed.
-        self._known: list[Callable[[], Any]] = [_nothing] * len(self._shardings)
+        self._step, self._shardings, self._donated, self._sources = step, list(shardings), donated, results
+        # What each place has without a further look, as far as it is alive, and whether leaves are weakly typed.
+        self._known: dict[int, weakref.ref[Any]] = {}
         self._weak = [False] * len(self._shardings)
-        # For each place, the number of the result that belongs there, and whether that is weakly typed.
-        self._sources: dict[int, tuple[int, bool]] = {}
         self._results: list[weakref.ref[Any]] = []
         # New leaves of a call that has not ended yet, and may fail.
         self._seen: dict[int, weakref.ref[Any]] = {}
 
     def new_leaves(self, leaves: Sequence[Any]) -> list[int]:
         """Returns the places of leaves that are not known."""
-        return [
-            place for place, (leaf, known) in enumerate(zip(leaves, self._known, strict=True)) if known() is not leaf
-        ]
+        known = self._known
+        return [place for place, leaf in enumerate(leaves) if place not in known or known[place]() is not leaf]
 
     def check(self, leaves: Sequence[Any], places: Sequence[int]) -> tuple[bool, ...]:
         """Checks the leaves of some places, and returns for every leaf whether it is weakly typed.
@@ -162,8 +167,8 @@ class LeafPlacer:
         moved = jax.device_put([leaves[place] for place in places], [self._shardings[place] for place in places])
         for place, array in zip(places, moved, strict=True):
             placed[place] = array
-        there = [place for place in places if _is_at(leaves[place], self._shardings[place])]
-        self._seen = {place: weakref.ref(leaves[place]) for place in there}
+        there = (place for place in places if _is_at(leaves[place], self._shardings[place]))
+        self._seen = {place: weakref.ref(leaves[place]) for place in there if place not in self._donated}
         return placed
 
     def foreign_leaves(self, leaves: Sequence[Any]) -> list[int]:
@@ -176,21 +181,11 @@ class LeafPlacer:
         seen, self._seen = self._seen, {}
         if results and isinstance(results[0], jax.core.Tracer):  # Then all of them are.
             return
-        if seen:
-            self._learn(seen)
         self._results = list(map(weakref.ref, results))
-        for place, (number, weak) in self._sources.items():
-            self._known[place], self._weak[place] = self._results[number], weak
-
-    def _learn(self, seen: Mapping[int, weakref.ref[Any]]) -> None:
-        """Remembers leaves that did not have to be moved, and which results of the call before they are."""
-        numbers = {id(result()): number for number, result in enumerate(self._results)}
-        for place, reference in seen.items():
-            leaf = reference()
-            if leaf is not None and id(leaf) in numbers:
-                self._sources[place] = numbers[id(leaf)], is_weak(leaf)
-            elif leaf is not None and place not in self._donated:
-                self._known[place], self._weak[place] = reference, is_weak(leaf)
+        for place, reference in (
+            seen | {place: self._results[number] for place, number in self._sources.items()}
+        ).items():
+            self._known[place], self._weak[place] = reference, is_weak(reference())
 
 
 def _is_at(leaf: Any, sharding: NamedSharding) -> bool:
@@ -201,11 +196,3 @@ def _is_at(leaf: Any, sharding: NamedSharding) -> bool:
     if isinstance(leaf, jax.core.Tracer) or not isinstance(leaf, jax.Array):
         return False
     return leaf.sharding == sharding
-
-
-def _nothing() -> object:
-    """Returns an object that no leaf is."""
-    return _NO_LEAF
-
-
-_NO_LEAF = object()

@@ -166,10 +166,19 @@ def search_sharding(
             )
             budgeted = None
             if time_budget_s is not None:
-                budgeted = _within_budget(used, analysis, mesh, chips, time_budget_s, start_s)
+                budgeted = BudgetedPricer(
+                    used,
+                    coarse=RooflinePricer(chips or f"cpu-{mesh.size}", mesh),
+                    recurrences=Counter[Hashable](segment.kind for segment in analysis.segments),
+                    budget_s=time_budget_s,
+                    start_s=start_s,
+                )
             asked = budgeted or used
             loop_budget_s = loop_budget_s if isinstance(used, LoopPricer) else 0.0
-            on_progress = partial(_report, move)
+
+            def on_progress(progress: Progress) -> None:
+                progress.move(move)
+
             programs = StepPrograms(analysis)
             if budgeted is not None:
                 known = baselines(analysis)
@@ -194,30 +203,6 @@ def search_sharding(
         for note in notes:
             _log.info("%s", note)
         return _make_plan(prices, found, mesh, notes=notes)
-
-
-def _report(move: Move, progress: Progress) -> None:
-    progress.move(move)
-
-
-def _within_budget(
-    pricer: Pricer,
-    analysis: Analysis,
-    mesh: Mesh | AbstractMesh,
-    cluster: Cluster | None,
-    budget_s: float,
-    start_s: float,
-) -> BudgetedPricer:
-    """Returns the pricer with a budget of time. Coarse prices are those of the cluster, or of as many CPUs."""
-    counts: dict[Hashable, int] = {**Counter(segment.kind for segment in analysis.segments)}
-    coarse = RooflinePricer(cluster or f"cpu-{mesh.size}", mesh)
-    return BudgetedPricer(
-        pricer,
-        coarse=coarse,
-        recurrences=counts,
-        budget_s=budget_s,
-        start_s=start_s,
-    )
 
 
 def _find_cluster(cluster: Cluster | str | None, mesh: Mesh | AbstractMesh, pricer: object) -> Cluster | None:

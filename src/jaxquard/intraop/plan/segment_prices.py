@@ -5,6 +5,7 @@ backward together. Their layouts depend on few blocks on each side, so there is 
 and only where they differ. Equation (7) counts the programs.
 """
 
+import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,8 +27,8 @@ from jaxquard.pricing import Failure, OnProgress, Price, Pricer, ShardedProgram,
 
 # Of every kind, so many strategies are priced before the next ones.
 _WAVE = 3
-# The values that one program reshards: the type as text, the sharding before, and the one after.
-ReshardKey = tuple[tuple[str, PartitionSpec, PartitionSpec], ...]
+# The values that one program reshards: the type, the sharding before, and the one after.
+ReshardKey = tuple[tuple[Any, PartitionSpec, PartitionSpec], ...]
 # For each kind of segment, its strategies with their programs.
 WrittenStrategies = dict[int, dict[Strategy, ShardedProgram]]
 
@@ -48,11 +49,16 @@ class KindPrices:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BoundaryLayouts:
-    """A segment boundary, with the shardings on both sides, one for each strategy of the segment there."""
+    """A segment boundary, with the shardings on both sides, one for each strategy of the segment there.
+
+    Attributes:
+        keys: what is resharded between each of the shardings on the left and each of those on the right.
+    """
 
     boundary: Boundary
     left: tuple[Specs, ...] = field(repr=False)
     right: tuple[Specs, ...] = field(repr=False)
+    keys: Mapping[tuple[Specs, Specs], ReshardKey] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,65 +112,50 @@ def price_segments(
             reshards, then a few more. None for one kind after the other.
     """
     written = write_strategies(programs, batch_axis=batch_axis) if written is None else written
-    to_price = _Written(programs, written)
-    order = to_price.order(ranks)
+    first: dict[int, Segment] = {}
+    for segment in programs.analysis.segments:
+        first.setdefault(segment.kind, segment)
+    boundaries = _lay_out_boundaries(programs, written)
+    # All programs, each with its group, in which they compete, and its wave.
+    to_price: dict[Hashable, tuple[ShardedProgram, Hashable, int]] = {
+        (kind, strategy): (program, kind, 0 if ranks is None else ranks[kind].index(strategy) // _WAVE)
+        for kind in first
+        for strategy, program in written[kind].items()
+    }
+    num_strategies = len(to_price)
+    reshards: list[ReshardKey] = []
+    for number, layouts in enumerate(dict.fromkeys(boundaries)):
+        for key in layouts.keys.values():
+            if key and key not in to_price:
+                reshards.append(key)
+                to_price[key] = _reshard_program(key), (RESHARD, number), 0
+    order = sorted(to_price, key=lambda key: to_price[key][2])
     found = pricer.price_all(
-        [to_price.programs[place] for place in order],
-        groups=[to_price.groups[place] for place in order],
+        [to_price[key][0] for key in order],
+        groups=[to_price[key][1] for key in order],
         on_progress=on_progress,
         end_s=end_s,
     )
-    by_place = dict(zip(order, found, strict=True))
-    return to_price.with_prices([by_place[place] for place in range(len(order))])
-
-
-class _Written:
-    """All programs that are priced for the segments of a step.
-
-    Attributes:
-        programs: the strategies of each kind of segment, then the reshards.
-        groups: programs of one group compete.
-    """
-
-    def __init__(self, step: StepPrograms, written: WrittenStrategies) -> None:
-        self._step = step
-        self._first: dict[int, Segment] = {}
-        for segment in step.analysis.segments:
-            self._first.setdefault(segment.kind, segment)
-        self._strategies = {kind: list(written[kind]) for kind in self._first}
-        self._boundaries = _lay_out_boundaries(step, self._strategies)
-        self._reshards = _reshards(self._boundaries)
-        self.programs = [program for kind in self._first for program in written[kind].values()]
-        self.groups: list[Hashable] = [kind for kind in self._first for _ in written[kind]]
-        self._num_strategies = len(self.programs)
-        self.programs += [program for program, _ in self._reshards.values()]
-        self.groups += [(RESHARD, number) for _, number in self._reshards.values()]
-
-    def order(self, ranks: Mapping[int, Sequence[Strategy]] | None) -> list[int]:
-        """Returns the places of the programs in the order in which they are priced."""
-        places = range(len(self.programs))
-        if ranks is None:
-            return [*places]
-        of_kinds = [ranks[kind].index(one) for kind, found in self._strategies.items() for one in found]
-        waves = [rank // _WAVE for rank in of_kinds] + [0] * (len(places) - len(of_kinds))
-        return sorted(places, key=waves.__getitem__)
-
-    def with_prices(self, prices: Sequence[Price | Failure]) -> StepPrices:
-        """Returns the prices of the segments, given those of all programs in order."""
-        unique = dict.fromkeys(self._boundaries)
-        pairs = sum(len(set(boundary.left)) * len(set(boundary.right)) for boundary in unique)
-        return StepPrices(
-            programs=self._step,
-            kinds=_of_kinds(self._first, self._strategies, prices),
-            boundaries=tuple(self._boundaries),
-            reshards=dict(zip(self._reshards, prices[self._num_strategies :], strict=True)),
-            num_programs=self._num_strategies + pairs,
-            rematerialized={
-                program.name: price.num_rematerialized
-                for program, price in zip(self.programs, prices, strict=True)
-                if isinstance(price, Price) and price.num_rematerialized
-            },
-        )
+    prices = dict(zip(order, found, strict=True))
+    return StepPrices(
+        programs=programs,
+        kinds={
+            kind: KindPrices(
+                segment=segment,
+                strategies=tuple(written[kind]),
+                prices=tuple(prices[kind, strategy] for strategy in written[kind]),
+            )
+            for kind, segment in first.items()
+        },
+        boundaries=tuple(boundaries),
+        reshards={key: prices[key] for key in reshards},
+        num_programs=num_strategies + sum(len(layouts.keys) for layouts in dict.fromkeys(boundaries)),
+        rematerialized={
+            to_price[key][0].name: price.num_rematerialized
+            for key, price in prices.items()
+            if isinstance(price, Price) and price.num_rematerialized
+        },
+    )
 
 
 def write_strategies(programs: StepPrograms, *, batch_axis: str | None = None) -> WrittenStrategies:
@@ -216,25 +207,28 @@ def reshard_times_s(prices: StepPrices, assignment: Assignment) -> list[float]:
     found = [0.0]
     for number, layouts in enumerate(prices.boundaries):
         boundary = layouts.boundary
-        specs = []
-        neighbours = prices.analysis.segments[number : number + 2]
-        for side, segment in zip((boundary.left, boundary.right), neighbours, strict=True):
-            specs.append(side.specs(prices.programs.layouts, [assignment[block] for block in segment.blocks]))
-        found.append(_time_s(prices, boundary, *specs))
+        left, right = (
+            side.specs(prices.programs.layouts, [assignment[block] for block in segment.blocks])
+            for side, segment in zip(
+                (boundary.left, boundary.right), prices.analysis.segments[number : number + 2], strict=True
+            )
+        )
+        found.append(_time_s(prices, boundary.reshards(left, right)))
     return found
 
 
-def _time_s(prices: StepPrices, boundary: Boundary, left: Specs, right: Specs) -> float:
-    reshards = _key(boundary.reshards(left, right))
-    price = prices.reshards.get(reshards)
-    return price.time_s if isinstance(price, Price) else 0.0 if price is None else float("inf")
+def _time_s(prices: StepPrices, key: ReshardKey) -> float:
+    price = prices.reshards.get(key)
+    return price.time_s if isinstance(price, Price) else 0.0 if price is None else math.inf
 
 
-def _key(reshards: Sequence[tuple[Any, PartitionSpec, PartitionSpec]]) -> ReshardKey:
-    return tuple((aval.str_short(), source, target) for aval, source, target in reshards)
+def _reshard_program(key: ReshardKey) -> ShardedProgram:
+    name = ", ".join(f"{aval.str_short()} from {source} to {target}" for aval, source, target in key)
+    avals, sources, targets = zip(*key, strict=True)
+    return reshard_program(f"reshard {name}", avals, sources, targets)
 
 
-def _lay_out_boundaries(programs: StepPrograms, strategies: Mapping[int, Sequence[Strategy]]) -> list[BoundaryLayouts]:
+def _lay_out_boundaries(programs: StepPrograms, written: WrittenStrategies) -> list[BoundaryLayouts]:
     """Returns the segment boundaries of a step, the same object for those that are alike."""
     known: dict[tuple[int, object], tuple[Specs, ...]] = {}
     made: dict[Boundary, BoundaryLayouts] = {}
@@ -242,41 +236,16 @@ def _lay_out_boundaries(programs: StepPrograms, strategies: Mapping[int, Sequenc
     def specs(side: BoundarySide) -> tuple[Specs, ...]:
         key = side.segment.number, side.roles
         if key not in known:
-            known[key] = tuple(side.specs(programs.layouts, names) for names in strategies[side.segment.kind])
+            known[key] = tuple(side.specs(programs.layouts, names) for names in written[side.segment.kind])
         return known[key]
 
-    found = []
     for boundary in programs.boundaries:
         if boundary not in made:
-            made[boundary] = BoundaryLayouts(boundary=boundary, left=specs(boundary.left), right=specs(boundary.right))
-        found.append(made[boundary])
-    return found
-
-
-def _reshards(boundaries: Sequence[BoundaryLayouts]) -> dict[ReshardKey, tuple[ShardedProgram, int]]:
-    """Returns the resharding programs, each with the number of a boundary that needs it."""
-    found: dict[ReshardKey, tuple[ShardedProgram, int]] = {}
-    for number, layouts in enumerate(dict.fromkeys(boundaries)):
-        for left in dict.fromkeys(layouts.left):
-            for right in dict.fromkeys(layouts.right):
-                reshards = layouts.boundary.reshards(left, right)
-                key = _key(reshards)
-                if reshards and key not in found:
-                    name = ", ".join(f"{name} from {source} to {target}" for name, source, target in key)
-                    avals, sources, targets = zip(*reshards, strict=True)
-                    found[key] = reshard_program(f"reshard {name}", avals, sources, targets), number
-    return found
-
-
-def _of_kinds(
-    first: Mapping[int, Segment], strategies: Mapping[int, Sequence[Strategy]], prices: Sequence[Price | Failure]
-) -> dict[int, KindPrices]:
-    found, start = {}, 0
-    for kind, segment in first.items():
-        stop = start + len(strategies[kind])
-        found[kind] = KindPrices(segment=segment, strategies=tuple(strategies[kind]), prices=tuple(prices[start:stop]))
-        start = stop
-    return found
+            left, right = specs(boundary.left), specs(boundary.right)
+            pairs = itertools.product(dict.fromkeys(left), dict.fromkeys(right))
+            keys = {(source, target): boundary.reshards(source, target) for source, target in pairs}
+            made[boundary] = BoundaryLayouts(boundary=boundary, left=left, right=right, keys=keys)
+    return [made[boundary] for boundary in programs.boundaries]
 
 
 def _priced_segment(
@@ -287,10 +256,10 @@ def _priced_segment(
     exits = (0,) * len(found) if after is None else _numbers(after.left)
     reshards = None
     if before is not None:
-        left, right = dict.fromkeys(before.left), dict.fromkeys(before.right)
-        reshards = np.array([[_time_s(prices, before.boundary, a, b) for b in right] for a in left])
+        times_s = [_time_s(prices, key) for key in before.keys.values()]
+        reshards = np.array(times_s).reshape(-1, max(entries) + 1)
     return PricedSegment(
-        times_s=tuple(price.time_s if isinstance(price, Price) else float("inf") for price in found),
+        times_s=tuple(price.time_s if isinstance(price, Price) else math.inf for price in found),
         sizes_bytes=tuple(price.peak_bytes if isinstance(price, Price) else 0 for price in found),
         entries=entries,
         exits=exits,
@@ -300,5 +269,5 @@ def _priced_segment(
 
 def _numbers(specs: Sequence[Specs]) -> tuple[int, ...]:
     """Numbers the shardings, equal ones alike."""
-    unique = list(dict.fromkeys(specs))
-    return tuple(unique.index(of_strategy) for of_strategy in specs)
+    numbers: dict[Specs, int] = {}
+    return tuple(numbers.setdefault(of_strategy, len(numbers)) for of_strategy in specs)

@@ -13,7 +13,7 @@ from jaxquard.intraop.plan.call_arguments import LeafPlacer, with_own_buffers, w
 from jaxquard.intraop.segments.analysis import Analysis
 from jaxquard.intraop.shardings.layouts import Assignment, Storage
 from jaxquard.intraop.shardings.programs import StepPrograms
-from jaxquard.intraop.shardings.whole_step import write_whole_step
+from jaxquard.intraop.shardings.whole_step import replaced_leaves, write_whole_step
 from jaxquard.intraop.step.traced_step import TracedStep
 from jaxquard.pricing.program.compiler_options import jit_on_mesh
 from jaxquard.pricing.program.insert_constraints import insert_constraints
@@ -87,7 +87,12 @@ class CompiledStep:
         self._constant_shardings = shardings[num_leaves:]
         self._constant_ids = frozenset(map(id, self.step.constants))
         self._donated = frozenset(program_donations(self.program) if donate else ())
-        self._placer = LeafPlacer(self.step, shardings[:num_leaves], donated=self._donated)
+        self._placer = LeafPlacer(
+            self.step,
+            shardings[:num_leaves],
+            donated=self._donated,
+            results={place: number for number, place in replaced_leaves(self.step).items()},
+        )
         self._check = check
         self._checked: set[tuple[bool, ...]] = set()
         self._jitted = jit_on_mesh(

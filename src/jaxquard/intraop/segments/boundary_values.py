@@ -6,11 +6,11 @@
 
 A boundary value is resharded at every segment boundary that it crosses, to the layout that the segment behind the
 boundary wants. A gradient has the layout of the value that it is a gradient of. Where several values have its shape, it
-belongs to the one that goes through the contractions whose backward the gradient went through. Gradients of state, and
+belongs to the one that went through the contractions whose backward the gradient goes to. Gradients of state, and
 values that depend on state or data alone (masks), are no boundary values.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -160,55 +160,26 @@ class _ValueFinder:
         return min(fitting, key=lambda value: self._difference(boundary_value.var, value))
 
     def _difference(self, gradient: Var, value: Var) -> int:
-        """Counts the contractions that only one of the two passes through, after the boundary and before it."""
+        """Counts the contractions before the boundary that only one of the two passes through."""
         before = self.graph.ancestors[self.graph.definitions[value]] & self._matched
-        after = self._forward_masks.get(value, 0) & self._matched
-        found = after ^ self._masks_before.get(gradient, 0), before ^ self._masks_after.get(gradient, 0)
-        return sum(mask.bit_count() for mask in found)
+        return (before ^ self._masks.get(gradient, 0)).bit_count()
 
     @cached_property
     def _matched(self) -> int:
-        return sum(
-            self.graph.bit(position) for position in {found.forward for found in self.matches.contractions.values()}
-        )
+        """The forward contractions that have a backward one, as bits."""
+        return sum(map(self.graph.bit, {found.forward for found in self.matches.contractions.values()}))
 
     @cached_property
-    def _forward_masks(self) -> dict[Var, int]:
-        """The contractions that depend on each value."""
-        contractions = self.graph.contractions
-        bits = {position: self.graph.bit(position) for position in contractions}
-        return self._reach(reversed(range(len(self.graph.equations))), bits, EquationPhase.FORWARD, is_up=True)
-
-    @cached_property
-    def _masks_before(self) -> dict[Var, int]:
-        """The forward contractions whose backward each gradient depends on."""
-        return self._reach(range(len(self.graph.equations)), self._partner_bits, EquationPhase.BACKWARD, is_up=False)
-
-    @cached_property
-    def _masks_after(self) -> dict[Var, int]:
+    def _masks(self) -> dict[Var, int]:
         """The forward contractions whose backward depends on each gradient."""
-        return self._reach(
-            reversed(range(len(self.graph.equations))), self._partner_bits, EquationPhase.BACKWARD, is_up=True
-        )
-
-    @cached_property
-    def _partner_bits(self) -> dict[int, int]:
-        return {position: self.graph.bit(found.forward) for position, found in self.matches.contractions.items()}
-
-    def _reach(
-        self, positions: Iterable[int], bits: Mapping[int, int], phase: EquationPhase, *, is_up: bool
-    ) -> dict[Var, int]:
-        """Propagates the bits of a phase's equations from outputs to inputs (`is_up`), or from inputs to outputs."""
         masks: dict[Var, int] = {}
-        for position in positions:
-            if self.graph.phases[position] is not phase:
+        for position in reversed(range(len(self.graph.equations))):
+            if self.graph.phases[position] is not EquationPhase.BACKWARD:
                 continue
-            equation = self.graph.equations[position]
-            inputs, outputs = variables(equation.invars), equation.outvars
-            sources, targets = (outputs, inputs) if is_up else (inputs, outputs)
-            mask = bits.get(position, 0)
-            for var in sources:
+            matched, equation = self.matches.contractions.get(position), self.graph.equations[position]
+            mask = 0 if matched is None else self.graph.bit(matched.forward)
+            for var in equation.outvars:
                 mask |= masks.get(var, 0)
-            for var in targets:
+            for var in variables(equation.invars):
                 masks[var] = masks.get(var, 0) | mask
         return masks

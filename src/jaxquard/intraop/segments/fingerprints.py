@@ -19,7 +19,7 @@ from jaxquard.intraop.blocks.block import Block, Choice
 from jaxquard.intraop.blocks.graph import StepGraph
 from jaxquard.intraop.blocks.match_backward import Matches
 from jaxquard.intraop.step.phases import EquationPhase
-from jaxquard.ir.jaxpr_tools import Equation, Var, is_var, variables
+from jaxquard.ir.jaxpr_tools import Equation, Var, is_var
 from jaxquard.ir.operations import MATMULS
 
 # Blocks so far back count as equally far: an encoder's memory, for every layer of the decoder but the first.
@@ -113,19 +113,7 @@ def _origin(graph: StepGraph, atom: Var, made_by: Mapping[Var, int]) -> Var | No
 
 def origins_of(graph: StepGraph, atom: Var, made_by: Mapping[Var, int]) -> list[Var]:
     """Returns all values of other blocks that an input comes from, through what stands in no block."""
-    seen: set[Var] = set()
-    waiting = [atom]
-    found = []
-    while waiting:
-        var = waiting.pop()
-        if not is_var(var) or var in seen:
-            continue
-        seen.add(var)
-        if var in made_by:
-            found.append(var)
-        elif var in graph.definitions:
-            waiting.extend(variables(graph.equations[graph.definitions[var]].invars))
-    return found
+    return [var for var in graph.sources([atom], made_by.keys()) if var in made_by]
 
 
 def _other_products(graph: StepGraph, blocks: Sequence[Block], owners: Sequence[int]) -> list[Hashable]:

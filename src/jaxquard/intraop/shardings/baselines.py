@@ -114,13 +114,12 @@ def tensor_choices(analysis: Analysis) -> dict[int, str]:
     any other shards its columns. Experts are sharded in the same way inside, as Megatron's tensor parallelism does.
     """
     graph, num_shards = analysis.graph, max(analysis.axes.values())
-    taken = {position for block in analysis.blocks for position in (*block.equations, *block.followers)}
     known: dict[Var, int | None] = {}
     chosen: dict[int, str] = {}
     for block in analysis.blocks:
         contracted = next((choice for choice in block.choices if choice.name == "contracted"), None)
         for seed, one in zip(block.seeds, contracted.partitions if contracted else (), strict=False):
-            arriving = arriving_dims(graph, seed, known, taken=taken, num_shards=num_shards)[seed.data]
+            arriving = arriving_dims(graph, seed, known, num_shards=num_shards)[seed.data]
             if seed.is_lookup or (arriving is not None and arriving == one.in_dims[seed.data]):
                 break
         else:
@@ -128,5 +127,6 @@ def tensor_choices(analysis: Analysis) -> dict[int, str]:
         order = ("columns", "contracted") if contracted is None else ("contracted",)
         choice = next((block.choice(name) for name in order if name in block.names), block.choices[0])
         chosen[block.number] = choice.name
-        known |= {**choice.dims, **choice.follower_dims}
+        following = (var for position in block.followers for var in graph.equations[position].outvars)
+        known |= {**dict.fromkeys(following), **choice.dims, **choice.follower_dims}
     return chosen

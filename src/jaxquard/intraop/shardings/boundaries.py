@@ -145,8 +145,8 @@ def _passing_spec(layouts: Layouts, entry: Var | None, var: Var) -> PartitionSpe
     """Returns the sharding of a value like that of the entry: first dims correspond, others count from the last."""
     rank = len(var.aval.shape)
     dims: dict[str, int | None] = {}
-    for axis, of_axis in layouts.entries.items():
-        dim = None if entry is None else of_axis.get(entry)
+    for axis, of_axis in layouts.of_axes.items():
+        dim = None if entry is None else of_axis.entries.get(entry)
         if dim and entry is not None:
             dim += rank - len(entry.aval.shape)
         dims[axis] = dim if dim is not None and 0 <= dim < rank else None

@@ -45,30 +45,20 @@ Assignment = Mapping[int, Sequence[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts:
-    """The dims along which values are sharded, by mesh axis.
-
-    Attributes:
-        dims: per axis, for each value with a known layout, the dim that is sharded; None: replicated over this axis.
-        entries: the same for values that come from other segments, as this one wants them.
-        stored: the same for state whose layout between steps differs from the one that the forward uses.
-        late: per axis, the values that it shards only because ZeRO shards the state.
-    """
+    """The dims along which values are sharded, by mesh axis."""
 
     axes: Mapping[str, int]
-    dims: Mapping[str, Mapping[Var, int | None]]
-    entries: Mapping[str, Mapping[Var, int | None]]
-    stored: Mapping[str, Mapping[Var, int | None]]
-    late: Mapping[str, Collection[Var]]
+    of_axes: Mapping[str, "AxisLayout"]
 
     def spec(self, var: Var) -> PartitionSpec | None:
         """Returns the sharding of a value; None if it is left to the compiler."""
-        return self._spec(var, self.dims)
+        return self._make(var, {axis: layout.dims for axis, layout in self.of_axes.items()})
 
     def specs(self, variables: Iterable[Var]) -> dict[Var, PartitionSpec]:
         """Returns the shardings of values, without those that are left to the compiler."""
-        if any(self.late.values()):
+        if any(layout.late for layout in self.of_axes.values()):
             return {var: spec for var in variables if (spec := self.spec(var)) is not None}
-        of_axes = [(axis, self.axes[axis], of_axis) for axis, of_axis in self.dims.items()]
+        of_axes = [(axis, self.axes[axis], layout.dims) for axis, layout in self.of_axes.items()]
         found = {}
         for var in variables:
             axis_dims = tuple([(axis, size, dims[var]) for axis, size, dims in of_axes if var in dims])
@@ -78,26 +68,25 @@ class Layouts:
 
     def entry_spec(self, var: Var) -> PartitionSpec | None:
         """Returns the sharding in which the segment wants a value from outside; None if it is left to the compiler."""
-        found = self._spec(var, self.entries)
-        return self._spec(var, self.dims) if found is None else found
+        found = self._make(var, {axis: layout.entries for axis, layout in self.of_axes.items()})
+        return self.spec(var) if found is None else found
 
     def stored_spec(self, var: Var) -> PartitionSpec | None:
         """Returns the sharding of state between steps; None where that is the one in use.
 
         Axes along which the two agree shard it as well.
         """
-        if not any(var in of_axis for of_axis in self.stored.values()):
+        stored = {axis for axis, layout in self.of_axes.items() if var in layout.stored}
+        if not stored:
             return None
-        dims = {axis: {**self.dims[axis], **of_axis} for axis, of_axis in self.stored.items()}
-        return self._make(var, dims, late={axis for axis, of_axis in self.stored.items() if var in of_axis})
-
-    def _spec(self, var: Var, dims: Mapping[str, Mapping[Var, int | None]]) -> PartitionSpec | None:
-        return self._make(var, dims, late=[axis for axis, of_axis in self.late.items() if var in of_axis])
+        dims = {axis: ChainMap(layout.stored, layout.dims) for axis, layout in self.of_axes.items()}
+        return self._make(var, dims, late=stored)
 
     def _make(
-        self, var: Var, dims: Mapping[str, Mapping[Var, int | None]], *, late: Collection[str]
+        self, var: Var, dims: Mapping[str, Mapping[Var, int | None]], *, late: Collection[str] | None = None
     ) -> PartitionSpec | None:
         """Puts axes that shard state in use first: state, and what updates it, is gathered along the others alone."""
+        late = [axis for axis, layout in self.of_axes.items() if var in layout.late] if late is None else late
         axes = sorted(dims, key=lambda axis: axis in late) if late else dims
         axis_dims = [(axis, self.axes[axis], dims[axis][var]) for axis in axes if var in dims[axis]]
         return _make_spec(tuple(var.aval.shape), tuple(axis_dims)) if axis_dims else None
@@ -137,7 +126,7 @@ class StepLayouts:
         self.analysis = analysis
         self._layouts: dict[tuple[Segment, Strategy, Storage], Layouts] = {}
         # By segment, size of the axis, choices, storage, and the devices over which that shards state further.
-        self._on_axes: dict[tuple[Segment, int, tuple[str, ...], Storage, int], _AxisLayout] = {}
+        self._on_axes: dict[tuple[Segment, int, tuple[str, ...], Storage, int], AxisLayout] = {}
         if like is not None and like.analysis.interfaces is analysis.interfaces:
             self._on_axes = like._on_axes
 
@@ -155,16 +144,10 @@ class StepLayouts:
                 )
                 for place, axis in enumerate(self.analysis.axes)
             }
-            self._layouts[key] = Layouts(
-                axes=self.analysis.axes,
-                dims={axis: layout.dims for axis, layout in found.items()},
-                entries={axis: layout.entries for axis, layout in found.items()},
-                stored={axis: layout.stored for axis, layout in found.items()},
-                late={axis: layout.late for axis, layout in found.items()},
-            )
+            self._layouts[key] = Layouts(axes=self.analysis.axes, of_axes=found)
         return self._layouts[key]
 
-    def _lay_out_axis(self, segment: Segment, axis: str, names: tuple[str, ...], storage: Storage) -> "_AxisLayout":
+    def _lay_out_axis(self, segment: Segment, axis: str, names: tuple[str, ...], storage: Storage) -> "AxisLayout":
         """Returns the layouts along one axis; strategies that differ on other axes share them, and so do meshes."""
         analysis, num_devices = self.analysis, math.prod(self.analysis.axes.values())
         key = segment, analysis.axes[axis], names, storage, 0 if storage is Storage.AS_USED else num_devices
@@ -172,7 +155,7 @@ class StepLayouts:
             interface = self.interface(segment)
             blocks = [analysis.blocks[number] for number in segment.blocks]
             choices = {block.number: block.choice(name) for block, name in zip(blocks, names, strict=True)}
-            layout = _AxisLayout(analysis.graph, num_shards=analysis.axes[axis], interface=interface)
+            layout = AxisLayout(analysis.graph, num_shards=analysis.axes[axis], interface=interface)
             layout.lay_out_blocks(blocks, choices)
             layout.lay_out_gradients(analysis, choices)
             layout.lay_out_state(storage, num_devices=num_devices)
@@ -182,8 +165,15 @@ class StepLayouts:
         return self._on_axes[key]
 
 
-class _AxisLayout:
-    """The layouts along one mesh axis, filled in step by step."""
+class AxisLayout:
+    """The layouts of a segment's values along one mesh axis, filled in step by step.
+
+    Attributes:
+        dims: for each value with a known layout, the dim that is sharded; None: replicated over this axis.
+        entries: the same for values that come from other segments, as this one wants them.
+        stored: the same for state whose layout between steps differs from the one that the forward uses.
+        late: the values that are sharded only because ZeRO shards the state.
+    """
 
     def __init__(self, graph: StepGraph, *, num_shards: int, interface: SegmentInterface):
         self.graph = graph

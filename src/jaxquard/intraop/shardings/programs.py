@@ -19,7 +19,7 @@ further than the next segment is copied at every boundary that it crosses.
 
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -73,14 +73,6 @@ class CopiedJaxpr:
     results: tuple[tuple[int, int, Var], ...]
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class _SharedPrograms:
-    """All that programs of the same segments share, whatever their mesh."""
-
-    copied: dict[Hashable, CopiedJaxpr] = field(default_factory=dict)
-    boundaries: tuple[Boundary, ...] | None = None
-
-
 class StepPrograms:
     """Writes the programs of a step; layouts and copied jaxprs are derived once for all of them.
 
@@ -94,20 +86,18 @@ class StepPrograms:
 
     def __init__(self, analysis: Analysis, *, like: "StepPrograms | None" = None) -> None:
         self.layouts = StepLayouts(analysis, like=None if like is None else like.layouts)
-        self._shared = _SharedPrograms()
-        if like is not None and like.analysis.interfaces is analysis.interfaces:
-            self._shared = like._shared
+        is_like = like is not None and like.analysis.interfaces is analysis.interfaces
+        self._copied: dict[Hashable, CopiedJaxpr] = like._copied if like is not None and is_like else {}
+        self._like = like if is_like else None
 
     @property
     def analysis(self) -> Analysis:
         return self.layouts.analysis
 
-    @property
+    @functools.cached_property
     def boundaries(self) -> tuple[Boundary, ...]:
         """The segment boundaries of the step, in order."""
-        if self._shared.boundaries is None:
-            self._shared.boundaries = find_boundaries(self.layouts)
-        return self._shared.boundaries
+        return find_boundaries(self.layouts) if self._like is None else self._like.boundaries
 
     def write_segments(
         self, segments: Sequence[Segment], assignment: Assignment, *, storage: Storage = Storage.AS_USED
@@ -156,7 +146,7 @@ class StepPrograms:
         chosen = {block: assignment[block] for block in parts.blocks}
         products = find_products(self.analysis, chosen) | find_ragged(self.analysis, chosen)
         key = name, frozenset(parts.stops.items()), frozenset(products.items())
-        copied = self._shared.copied
+        copied = self._copied
         if key not in copied:
             of_equation = {
                 number: products[position]

@@ -56,7 +56,7 @@ def write_whole_step(
         for places in _places(step.outputs)
     ]
     in_specs = [*stacked_specs(step.inputs, program.in_specs), *program.in_specs[step.num_args :]]
-    replaced = _replaced_leaves(step)
+    replaced = replaced_leaves(step)
     return ShardedProgram(
         name=program.name,
         jaxpr=close(make_jaxpr([*inputs, *closed.jaxpr.invars[step.num_args :]], equations, outputs)),
@@ -117,7 +117,7 @@ def _moved(program: ShardedProgram, *, by: int) -> list[tuple[int, int, Partitio
     return [(position + by, output, spec) for position, output, spec in program.constraints]
 
 
-def _replaced_leaves(step: TracedStep) -> dict[int, int]:
+def replaced_leaves(step: TracedStep) -> dict[int, int]:
     """Returns, for each result that replaces an argument in the next step, that argument."""
     pairs = zip(step.inputs, step.result_of_input, strict=False)
     return {step.outputs[result].leaf: part.leaf for part, result in pairs if result is not None}

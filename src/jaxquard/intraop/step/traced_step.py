@@ -1,7 +1,7 @@
 """The user's step as one flat jaxpr: calls, checkpoints and scans over layers opened, arguments named.
 
 Fused products, such as queries, keys and values of one weight, have their parts apart (`fused`), and the weight
-gradients of loops over time are summed behind them (`recurrent`).
+gradients of loops over time are summed behind them (`sum_after_loop`).
 
 The analysis reads equations one by one, so everything that can stand in one list does. Other scans, conds and whiles
 stay as they are.
@@ -20,7 +20,7 @@ from jaxquard.intraop.step.fused.separate_parts import separate_parts
 from jaxquard.intraop.step.open_calls import open_calls
 from jaxquard.intraop.step.open_scans import FlatStep, open_scans
 from jaxquard.intraop.step.parts import LeafPart, names_of_parts, pair_parts, whole_leaves
-from jaxquard.intraop.step.recurrent.sum_after_loop import sum_after_loops
+from jaxquard.intraop.step.sum_after_loop import sum_after_loops
 from jaxquard.intraop.step.update_distance import UpdateDistances
 from jaxquard.ir.array_leaves import advice_for
 from jaxquard.ir.jaxpr_tools import Jaxpr, with_constants_as_inputs
