@@ -36,6 +36,7 @@ from jaxquard.planner.search.problem import PlanProblem, loss_problem
 from jaxquard.planner.search.targets import PlanTarget, find_plan_target
 from jaxquard.planner.tables import mesh_prices
 from jaxquard.pricing import PriceCache, RooflinePricer
+from jaxquard.pricing.program.fingerprint import Fingerprints, combine_keys
 from jaxquard.pricing.target import find_target
 from jaxquard.pricing.target.compile_pricer import CompilePricer
 
@@ -105,9 +106,14 @@ def filling_pricer(clock: PhaseClock) -> type[CompilePricer]:
         def price_all(self, programs: Any, *, groups: Any = None, **more: Any) -> list[Any]:
             with clock.phase(_FILLING):
                 model = RooflinePricer(self.cluster, self.mesh)
-                for program, key in zip(programs, self._keys(programs), strict=True):
-                    assert key is not None
-                    self._keep(key, program.name, model.price(program))
+                fingerprints, environment = Fingerprints(), self._environment()
+                for program in programs:
+                    fingerprint = fingerprints.key(program)
+                    assert fingerprint is not None
+                    assert self._cache is not None
+                    key = combine_keys(environment, fingerprint)
+                    self._cache.store(key, model.price(program), name=program.name)
+                    self._cache.add_alias(key, key)
             return super().price_all(programs, groups=groups, **more)
 
     return FillingPricer
