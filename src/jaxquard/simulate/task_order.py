@@ -51,10 +51,6 @@ class TaskOrder:
         """The actor of each task."""
         return np.repeat(np.arange(self.num_actors), np.diff(self.bounds))
 
-    @property
-    def has_backward(self) -> bool:
-        return bool((self.kinds != FORWARD).any())
-
     def task(self, position: int) -> Task:
         """The task at a position."""
         return Task(

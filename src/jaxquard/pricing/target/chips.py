@@ -17,7 +17,6 @@ class GpuChip:
     Attributes:
         capability: its compute capability, or the oldest that the compiler of CUDA 13 knows.
         core_count: streaming multiprocessors.
-        fp32_slowdown: of a product in fp32, which runs as TF32 where there is such a thing, against one in 16 bits.
     """
 
     description: str
@@ -27,7 +26,6 @@ class GpuChip:
     shared_memory_per_core: int
     l2_cache_bytes: int
     clock_ghz: float
-    fp32_slowdown: float = 2.0
 
     def target_config(self, *, memory_bytes: int, bandwidth_bytes_per_s: float) -> str:
         """Returns the description as XLA's text proto."""
@@ -84,7 +82,6 @@ _GPUS = {
         shared_memory_per_core=98304,
         l2_cache_bytes=6 * 2**20,
         clock_ghz=1.53,
-        fp32_slowdown=8.0,
     ),
     "a100": GpuChip(
         description="NVIDIA A100-SXM4-80GB",
