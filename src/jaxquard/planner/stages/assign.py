@@ -32,6 +32,8 @@ _MAX_DESCENTS = 20
 _FEW = 12
 # In chains of more segments, stages begin only where few bytes enter: at most so many times the fewest nearby.
 _LONG, _FEW_BYTES = 48, 2
+# The longest stage of a long chain, over an equal share of its shortest time.
+_MOST_SHARES = 4
 # More than any device has, yet finite: memory is counted.
 _NO_LIMIT_BYTES = 2.0**62
 
@@ -75,7 +77,7 @@ class SegmentAssigner:
                     f"segment {place} of {len(self.chain)} has no strategy with a price. Leave its mesh out, or use "
                     "another pricer."
                 )
-        self._options = functools.cache(self._list_options)
+        self._known_options: dict[tuple[int, float | None, bool], StageOptions] = {}
         self._estimate_s = functools.cache(self._find_estimate_s)
 
     @functools.cached_property
@@ -153,7 +155,7 @@ class SegmentAssigner:
         # Where memory makes an equal share slower, what is the fastest without a limit does not fit.
         is_small = self.estimate_s(shape, memory_limit_bytes) > self.estimate_s(shape, None) * (1 + _LIMITED_RISE)
         for counts_memory in (True,) if is_small else (False, True):
-            options = self._options(self._begins_of(shape.num_stages), limit_bytes if counts_memory else None, is_rough)
+            options = self._options(shape.num_stages, limit_bytes if counts_memory else None, is_rough=is_rough)
             search = StageSearch(
                 options,
                 profile,
@@ -171,7 +173,7 @@ class SegmentAssigner:
         if shape.num_stages > len(self._begins):
             return None
         profile, limit_bytes, best = profile_schedule(shape), _NO_LIMIT_BYTES, None
-        options = self._options(self._begins_of(shape.num_stages), limit_bytes, len(self.chain) > _FEW)
+        options = self._options(shape.num_stages, limit_bytes, is_rough=len(self.chain) > _FEW)
         for _ in range(_MAX_DESCENTS):
             search = StageSearch(
                 options,
@@ -189,20 +191,20 @@ class SegmentAssigner:
                 break
         return best
 
-    def _begins_of(self, num_stages: int) -> tuple[int, ...]:
-        if num_stages == 1:
-            return self._begins[:1]
-        return self._cheap_begins if num_stages <= len(self._cheap_begins) else self._begins
-
-    def _list_options(self, begins: tuple[int, ...], memory_limit_bytes: float | None, is_rough: bool) -> StageOptions:
-        """Returns the choices of all runs; without a limit the fastest ones alone."""
-        return list_stage_options(
-            self.chain,
-            begins,
-            counts_memory=memory_limit_bytes is not None,
-            memory_limit_bytes=np.inf if memory_limit_bytes is None else memory_limit_bytes,
-            max_choices=FEW_CHOICES if is_rough else MANY_CHOICES,
-        )
+    def _options(self, num_stages: int, memory_limit_bytes: float | None, *, is_rough: bool) -> StageOptions:
+        """Returns the choices of the runs that may be one of so many stages; without a limit the fastest ones alone."""
+        key = num_stages if self.is_long else min(num_stages, 2), memory_limit_bytes, is_rough
+        if key not in self._known_options:
+            begins = self._cheap_begins if num_stages <= len(self._cheap_begins) else self._begins
+            self._known_options[key] = list_stage_options(
+                self.chain,
+                begins if num_stages > 1 else begins[:1],
+                counts_memory=memory_limit_bytes is not None,
+                memory_limit_bytes=np.inf if memory_limit_bytes is None else memory_limit_bytes,
+                max_choices=FEW_CHOICES if is_rough else MANY_CHOICES,
+                max_time_s=_MOST_SHARES * self._minimum_s[0] / num_stages if self.is_long else np.inf,
+            )
+        return self._known_options[key]
 
     def _crossings_s(self, profile: ScheduleProfile, links: ActorLinks) -> np.ndarray:
         """Returns the weighted time of the transfer into each stage, for each segment with which it begins."""

@@ -81,6 +81,7 @@ def list_stage_options(
     counts_memory: bool,
     memory_limit_bytes: float = np.inf,
     max_choices: int = MANY_CHOICES,
+    max_time_s: float = np.inf,
 ) -> StageOptions:
     """Returns the choices of all runs from one begin to another, or to the end of the chain.
 
@@ -89,16 +90,17 @@ def list_stage_options(
         counts_memory: choices that are slower and need less memory are kept as well; else only the fastest.
         memory_limit_bytes: choices that exceed it by themselves are left out.
         max_choices: kept at an exit layout of a run.
+        max_time_s: of a microbatch; longer runs are left out, but for the shortest from each begin.
     """
     runs = _Runs(chain, counts_memory=counts_memory, memory_limit_bytes=memory_limit_bytes, max_choices=max_choices)
     is_end = np.zeros(len(chain) + 1, dtype=bool)
     is_end[[*begins[1:], len(chain)]] = True
     found, ranges = list[_Run](), list[tuple[int, int]]()
     for start in begins:
-        run = None
+        run, num_before = None, len(found)
         for place in range(start, len(chain)):
             run = runs.extend(run, place)
-            if not len(run.costs):
+            if not len(run.costs) or (len(found) > num_before and run.costs[:, TIME].min() > max_time_s):
                 break
             if is_end[place + 1]:
                 found.append(run)

@@ -22,8 +22,6 @@ from jaxquard.planner.stages.stage_options import ACTIVATION, FIXED, STEP, TIME,
 
 # Labels kept after a stage, of actors with several stages: in chains of few segments, and in longer ones.
 _FEW_SEGMENTS, _MANY_LABELS, _FEW_LABELS = 12, 1000, 60
-# Segments of a stage at most in long chains, over an equal share.
-_MOST_SHARES = 4
 _ROUNDING = 1 + 1e-12
 
 
@@ -110,26 +108,17 @@ class StageSearch:
         self._weights = 1 - weight, weight * profile.num_chunks
         self._loads_s = (profile.num_microbatches - 1) * table.costs[:, TIME] + table.costs[:, STEP]
         self._fills_s = profile.fill_weight * table.costs[:, TIME] * (not minimises_memory)
-        self._usual = self._list_usual()
         self._stages = [self._list_options(stage) for stage in range(profile.num_stages)]
         self._fills_left_s, self._largest_left_s, self._loads_left_s = self._bound_rests()
 
-    def _list_usual(self) -> Int[np.ndarray, " options"]:
-        """Returns the options to look at: in long chains without those of many times an equal share of the segments."""
-        table, most = self._table, _MOST_SHARES * self._table.num_segments / self._profile.num_stages
-        if table.num_segments <= _FEW_SEGMENTS:
-            return np.arange(len(table.starts))
-        return np.flatnonzero(table.stops - table.starts <= most)
-
     def _list_options(self, stage: int) -> _Stage:
-        table, length, usual = self._table, self._table.num_segments, self._usual
-        starts, stops = table.starts[usual], table.stops[usual]
+        table, length = self._table, self._table.num_segments
         left = self._profile.num_stages - 1 - stage
-        is_possible = (starts == 0) if stage == 0 else (starts >= stage)
-        is_possible &= (stops == length) if left == 0 else (stops <= length - left)
-        options, alone_bytes = usual[is_possible], table.costs @ self._weights_of_bytes(stage)
+        is_possible = (table.starts == 0) if stage == 0 else (table.starts >= stage)
+        is_possible &= (table.stops == length) if left == 0 else (table.stops <= length - left)
+        alone_bytes = table.costs @ self._weights_of_bytes(stage)
         share = self._share_of_memory(stage) if self._shares_memory else 1.0
-        options = options[alone_bytes[options] <= share * self._limit_bytes]
+        options = np.flatnonzero(is_possible & (alone_bytes <= share * self._limit_bytes))
         loads_s = alone_bytes if self._minimises_memory else self._loads_s
         if not self._has_bytes:
             ranges = table.starts[options] * (length + 1) + table.stops[options]
