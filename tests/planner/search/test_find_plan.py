@@ -101,14 +101,6 @@ def test_state_that_fits_nowhere_is_refused_with_the_minimum_and_its_term(optimi
         plan(cluster="h100-4", memory_limit_bytes=1000, optimizer=optimizer)
 
 
-def test_a_plan_says_whether_its_stages_are_proven(monkeypatch):
-    given = {"cluster": "h100-2", "fix": {"actors": 2, "schedule": "1f1b", "recompute": "none"}}
-    assert plan(**given).is_proven is True
-    # Of longer chains, segments are merged.
-    monkeypatch.setattr("jaxquard.planner.stages.assign._LONG", 1)
-    assert plan(**given).is_proven is False
-
-
 def test_of_a_long_step_the_best_of_a_single_axis_is_the_first_that_fits(monkeypatch):
     def note(**given):
         found = plan(cluster="h100-2", **given)

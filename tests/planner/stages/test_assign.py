@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxquard.errors import PlanError, ScheduleError
-from jaxquard.planner.stages.assign import SegmentAssigner, assign_segments
-from jaxquard.planner.stages.memory_terms import count_memory_terms
+from jaxquard.planner.stages.assign import SegmentAssigner, assign_segments, find_cheap_begins
+from jaxquard.planner.stages.play_assignment import play_assignment
 from jaxquard.planner.stages.schedule_profile import find_order, profile_schedule
 from jaxquard.planner.stages.segment_costs import PipelineShape, SegmentCosts
 from jaxquard.simulate import ActorLink
@@ -107,7 +107,6 @@ def test_no_assignment_is_faster(chain, shape, links, limit):
     found = assign_segments(chain, shape, memory_limit_bytes=limit, links=links, max_finalists=3)
     assert bool(found) == bool(fitting)
     if found:
-        assert found[0].is_proven
         assert found[0].time_s == pytest.approx(min(fitting)[0], rel=1e-9)
     for one in found:
         sums = stage_sums(chain, one.stops, one.strategies)
@@ -125,18 +124,9 @@ def test_the_smallest_memory_is_the_smallest(chain, shape):
     assert (found is None) == (not known)
     if found is not None:
         smallest = min(one[1] for one in known)
-        assert found.size_bytes == smallest == max(found.assignment.peak_bytes)
-        assert found.is_proven
+        assert max(found.peak_bytes) == smallest
         assert assign_segments(chain, shape, memory_limit_bytes=smallest)
         assert not assign_segments(chain, shape, memory_limit_bytes=smallest - 1)
-
-
-@few_examples(30)
-@given(chain=chains(), shape=shapes())
-def test_memory_by_what_it_holds(chain, shape):
-    for one in assign_segments(chain, shape):
-        terms = count_memory_terms(chain, one, profile_schedule(shape))
-        assert tuple(term.total_bytes for term in terms) == one.peak_bytes
 
 
 @few_examples(40)
@@ -150,7 +140,8 @@ def test_the_smallest_memory_says_what_fills_it():
     chain = equal_layers(4, layer(optimizer_bytes=12, weight_bytes=2, activation_bytes=1))
     shape = PipelineShape(num_actors=2, num_stages=2, schedule="1f1b", num_microbatches=4)
     found = SegmentAssigner(chain).minimum_memory(shape)
-    assert (found.size_bytes, found.largest_term) == (2 * 14 + 2 * 2 + 8, "optimizer")
+    assert max(found.peak_bytes) == 2 * 14 + 2 * 2 + 8
+    assert play_assignment(chain, shape, found).memory.largest_term == "optimizer"
 
 
 def test_equal_layers_are_divided_equally():
@@ -159,7 +150,6 @@ def test_equal_layers_are_divided_equally():
         shape = PipelineShape(num_actors=num_actors, num_stages=num_stages, schedule=schedule, num_microbatches=32)
         (found,) = assign_segments(chain, shape)
         assert np.diff((0, *found.stops)).tolist() == [96 // num_stages] * num_stages
-        assert found.is_proven
 
 
 def test_slower_strategies_are_taken_only_where_memory_is_short():
@@ -182,6 +172,50 @@ def test_a_hundred_equal_layers_take_well_under_a_second():
     assert SegmentAssigner(chain).assign(shape)
     assert SegmentAssigner(chain).assign(shape, memory_limit_bytes=600)
     assert time.process_time() - started < 3.0
+
+
+def test_few_choices_are_close_to_many():
+    """A long chain keeps few choices for each run while configurations are compared."""
+    strategies = [layer(time_s=3.0 + place, activation_bytes=20 - 3 * place, weight_bytes=place) for place in range(6)]
+    chain = equal_layers(24, *strategies, ends=layer(time_s=1.0))
+    for schedule, num_stages in (("1f1b", 4), ("zero-bubble-v", 8)):
+        shape = PipelineShape(num_actors=4, num_stages=num_stages, schedule=schedule, num_microbatches=16)
+        assigner = SegmentAssigner(chain)
+        for limit in (300, 400):
+            (fine,) = assigner.assign(shape, memory_limit_bytes=limit)
+            (rough,) = assigner.assign(shape, memory_limit_bytes=limit, is_rough=True)
+            assert max(rough.peak_bytes) <= limit
+            assert rough.time_s <= 1.1 * fine.time_s
+
+
+def test_stages_of_long_chains_begin_where_few_bytes_enter():
+    costs = (layer(time_s=2.0), layer(time_s=1.0))
+    chain = [
+        SegmentCosts(
+            kind=place % 2,
+            strategies=(costs[place % 2],),
+            reshards_s=np.zeros((1, 1)) if place else None,
+            input_bytes=(10, 50)[place % 2],
+        )
+        for place in range(96)
+    ]
+    assert find_cheap_begins(chain, range(96)) == tuple(range(0, 96, 2))
+    shape = PipelineShape(num_actors=5, num_stages=5, schedule="1f1b", num_microbatches=8)
+    (found,) = SegmentAssigner(chain).assign(shape)
+    assert all(stop % 2 == 0 for stop in found.stops)
+    assert len(found.strategies) == 96
+    # With more stages than cheap boundaries, all are used.
+    many = PipelineShape(num_actors=60, num_stages=60, schedule="1f1b", num_microbatches=60)
+    assert len(SegmentAssigner(chain).assign(many)[0].stops) == 60
+
+
+def test_stages_begin_where_activations_are_large_too():
+    """As in a convolutional network, few bytes enter the last segments: they are not the only places."""
+    costs = (layer(time_s=3.0),)
+    chain = [SegmentCosts(kind=0, strategies=costs, input_bytes=100 if place < 50 else 10) for place in range(60)]
+    shape = PipelineShape(num_actors=4, num_stages=4, schedule="1f1b", num_microbatches=64)
+    (found,) = SegmentAssigner(chain).assign(shape)
+    assert found.stops == (15, 30, 45, 60)
 
 
 def test_a_segment_without_a_strategy_is_refused():

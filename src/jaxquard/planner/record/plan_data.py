@@ -67,6 +67,12 @@ class MemoryTerms:
         """All of them."""
         return sum(getattr(self, name) for name in self.__dataclass_fields__)
 
+    @property
+    def largest_term(self) -> str:
+        """The term that holds most of it: "weights", "gradients", "optimizer", "activations" or "working"."""
+        name = max(self.__dataclass_fields__, key=lambda name: getattr(self, name)).removesuffix("_bytes")
+        return name if name in ("optimizer", "working") else f"{name}s"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePlan:

@@ -11,8 +11,7 @@ import numpy as np
 
 from jaxquard.intraop.segments.strategies import Strategy
 from jaxquard.planner.prices.step_costs import StepCosts
-from jaxquard.planner.stages.chains.share_segments import share_equal
-from jaxquard.planner.stages.segment_costs import COUNTS, SECONDS, CostTable, SegmentCosts
+from jaxquard.planner.stages.segment_costs import COUNTS, SECONDS, CostTable, SegmentCosts, share_equal
 
 # What a microbatch takes; the rest is there once a step, or all the time.
 _MIXED_SECONDS = [place for place, name in enumerate(SECONDS) if name not in ("step_s", "gradient_sum_s")]

@@ -53,7 +53,8 @@ def describe_plan(
         storage=shape.storage,
         segments=tuple(map(len, facts.blocks)),
         stages=tuple(_stages(prices, costs, found)),
-        is_proven=found.assignment.is_proven,
+        # Configurations were compared by estimates, and some choices stood for others.
+        is_proven=False,
         products={str(number): facts.products[number] for number, names in chosen.items() if ROWS_2D in names},
         time_s=played.time_s,
         times=played.times,

@@ -26,9 +26,13 @@ from jaxquard.planner.search.list_shapes import count_devices, has_single_axis
 from jaxquard.planner.search.live_pricing import BATCH_AXIS
 from jaxquard.planner.search.step_pricing import StepPricing
 from jaxquard.planner.stages.configurations.configuration import PlanConfiguration
-from jaxquard.planner.stages.configurations.rank import RankedConfigurations, rank_configurations
-from jaxquard.planner.stages.configurations.search import PlanSearchResult, search_configurations
-from jaxquard.planner.stages.memory_terms import MinimumMemory
+from jaxquard.planner.stages.configurations.configuration_search import PlanFinalist
+from jaxquard.planner.stages.configurations.search import (
+    PlanSearchResult,
+    RankedConfigurations,
+    rank_configurations,
+    search_configurations,
+)
 from jaxquard.planner.stages.segment_costs import SegmentCosts, count_state_bytes
 from jaxquard.planner.tables.mesh_prices import MeshAxes, MeshKey, MeshPrices
 from jaxquard.progress import Move
@@ -224,16 +228,15 @@ class TwoPassSearch:
             self._scaled[key] = CostsByRows(serving, costs)
         return self._scaled[key]
 
-    def _infeasible(self, smallest: tuple[PlanConfiguration, MinimumMemory] | None) -> PlanError:
+    def _infeasible(self, smallest: PlanFinalist | None) -> PlanError:
         if smallest is None:
             reason = next(iter(self.pricing.failures.values()), "")
             why = f": {reason}" if reason else ". Relax the wishes, or use another pricer."
             return PlanError(f"no configuration of the step has a price{why}")
-        shape, memory = smallest
         return InfeasiblePlanError(
             f"no plan fits {self.memory_limit_bytes / 1e9:.3g} GB a device. The smallest found needs "
-            f"{memory.size_bytes / 1e9:.3g} GB ({shape}), most of it {memory.largest_term}. Use more devices, or a "
-            "smaller batch or model."
+            f"{smallest.memory_bytes / 1e9:.3g} GB ({smallest.configuration}), most of it "
+            f"{smallest.played.memory.largest_term}. Use more devices, or a smaller batch or model."
         )
 
 

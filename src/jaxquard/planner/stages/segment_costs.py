@@ -7,8 +7,8 @@ values are resharded.
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import overload
 
 import numpy as np
@@ -188,14 +188,12 @@ class StageAssignment:
         strategies: for each segment, the place of its strategy in `SegmentCosts.strategies`.
         time_s: of the step, as played or by the bound of the dynamic program.
         peak_bytes: of each actor.
-        is_proven: whether no other assignment is estimated faster; False where the search dropped partial ones.
     """
 
     stops: tuple[int, ...]
     strategies: tuple[int, ...]
     time_s: float
     peak_bytes: tuple[int, ...]
-    is_proven: bool = True
 
 
 def count_state_bytes(chain: Sequence[SegmentCosts]) -> int:
@@ -204,3 +202,40 @@ def count_state_bytes(chain: Sequence[SegmentCosts]) -> int:
     counts = Counter(map(id, chain))
     smallest = {key: int(one.costs.fixed_bytes.min()) for key, one in segments.items()}
     return sum(smallest[key] * count for key, count in counts.items())
+
+
+def share_equal(chain: Sequence[SegmentCosts]) -> tuple[SegmentCosts, ...]:
+    """Returns the chain with one kind for equal costs, and one segment where all else is equal too.
+
+    The layers at the ends of a step have neighbours of other layouts than those between, and are kinds of their own
+    where strategies are written. What a search finds for one of them, it need not find again for another.
+    """
+    kinds: dict[Hashable, tuple[int, CostTable]] = {}
+    reshards: dict[Hashable, np.ndarray | None] = {None: None}
+    made: dict[Hashable, SegmentCosts] = {}
+    shared: dict[int, SegmentCosts] = {}
+    for key, segment in {id(one): one for one in chain}.items():
+        costs, table = segment.costs, segment.reshards_s
+        kind, costs = kinds.setdefault((costs.seconds.tobytes(), costs.counts.tobytes()), (len(kinds), costs))
+        content = None if table is None else (table.shape, table.tobytes())
+        table = reshards.setdefault(content, table)
+        parts = kind, content, segment.input_bytes, segment.can_begin_stage
+        if parts not in made:
+            made[parts] = replace(segment, kind=kind, strategies=costs, reshards_s=table)
+        shared[key] = made[parts]
+    return tuple(shared[id(segment)] for segment in chain)
+
+
+def content_of(chain: Sequence[SegmentCosts]) -> Hashable:
+    """Returns a key that chains share if all their numbers are equal."""
+    parts = {
+        key: (
+            one.costs.seconds.tobytes(),
+            one.costs.counts.tobytes(),
+            None if one.reshards_s is None else one.reshards_s.tobytes(),
+            one.input_bytes,
+            one.can_begin_stage,
+        )
+        for key, one in {id(one): one for one in chain}.items()
+    }
+    return tuple(parts[id(one)] for one in chain)

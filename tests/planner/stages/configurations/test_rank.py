@@ -4,14 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxquard.planner.record.plan import Recompute
-from jaxquard.planner.stages.assign import SegmentAssigner, assign_segments
+from jaxquard.planner.stages.assign import assign_segments
 from jaxquard.planner.stages.configurations.alternatives import PART_VALUES
-from jaxquard.planner.stages.configurations.configuration_search import ConfigurationSearch
-from jaxquard.planner.stages.configurations.rank import LaterAlternatives, rank_configurations
-from jaxquard.planner.stages.configurations.search import search_configurations
+from jaxquard.planner.stages.configurations.search import LaterAlternatives, rank_configurations, search_configurations
 from jaxquard.planner.stages.configurations.space import PlanSpace, list_configurations
 from jaxquard.planner.stages.segment_costs import count_state_bytes
-from jaxquard.simulate.actor_link import NO_LINKS
 from tests.planner.stages.generate_chains import chains, equal_layers, layer
 
 SPACE = list_configurations(
@@ -93,31 +90,8 @@ def test_the_best_are_those_that_play_the_fastest():
 def test_nothing_that_fits_is_ranked_where_nothing_fits():
     ranked = rank_configurations(SPACE, chain_of, memory_limit_bytes=1)
     assert ranked.configurations == ()
-    configuration, memory = ranked.smallest
-    assert memory.size_bytes == min(
-        search_configurations([one], chain_of, memory_limit_bytes=1).smallest[1].size_bytes
+    assert ranked.smallest.memory_bytes == min(
+        search_configurations([one], chain_of, memory_limit_bytes=1).smallest.memory_bytes
         for one in SPACE
-        if one.num_actors == configuration.num_actors
+        if one.num_actors == ranked.smallest.configuration.num_actors
     )
-
-
-def test_what_was_not_found_within_a_time_is_not_looked_for_again(monkeypatch):
-    searched, assign = [], SegmentAssigner.assign
-    monkeypatch.setattr(
-        SegmentAssigner, "assign", lambda self, *args, **more: searched.append(more) or assign(self, *args, **more)
-    )
-    search = ConfigurationSearch(chain_of, bound=lambda one: 0.0, memory_limit_bytes=60, links=lambda one: NO_LINKS)
-    one = next(one for one in SPACE if one.num_actors == 2)
-    best_s = search.estimate(one).time_s
-    other = ConfigurationSearch(chain_of, bound=lambda one: 0.0, memory_limit_bytes=60, links=lambda one: NO_LINKS)
-    searched.clear()
-    # A time between the bound and the best: the search has to look.
-    close_s = 0.999 * best_s
-    assert other.assigner(one).bound_s(one.shape) < close_s
-    assert other.estimate(one, known_s=close_s) is None
-    assert len(searched) == 1
-    assert other.estimate(one, known_s=0.999 * close_s) is None
-    assert len(searched) == 1
-    assert other.estimate(one, known_s=1.1 * best_s).time_s == best_s
-    assert len(searched) == 2
-    assert other.priced == {one}

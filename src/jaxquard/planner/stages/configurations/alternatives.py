@@ -94,14 +94,8 @@ def _fastest(
     search: ConfigurationSearch, space: Sequence[PlanConfiguration], *, has_limit: bool
 ) -> PlanFinalist | None:
     """Returns the configuration of the fastest estimate, played."""
-    best_s, best = float("inf"), None
-    for configuration in space:
-        if best is not None and search.is_late():
-            break
-        assignment = search.estimate(configuration, known_s=best_s, has_limit=has_limit)
-        if assignment is not None and assignment.time_s < best_s:
-            best_s, best = assignment.time_s, (configuration, assignment)
-    return None if best is None else search.play(*best, has_limit=has_limit)
+    ranked = search.rank(space, is_brief=True, has_limit=has_limit)
+    return search.play(ranked[0], has_limit=has_limit) if ranked else None
 
 
 def _compare(part: str, value: _Value, best: PlanFinalist, other: PlanFinalist, *, fits: bool) -> PlanAlternative:

@@ -1,41 +1,42 @@
-"""The search over configurations: bounds prune, the rest is assigned, the fastest by their estimates are played.
+"""The search over configurations: taken in the order of what they promise, assigned, and the best of them played.
 
-Configurations are taken in the order of their bounds, which get tighter in steps: what the caller knows without prices,
-then the times and bytes of the segments, then the schedule's profile, then the assignment itself. A configuration is
-left out as soon as a bound is above the best estimate so far by more than estimates err.
+A configuration's promise gets better in steps: a bound that the caller knows without prices, then what its segments
+take if they could be divided among the actors (`equal_shares`), then its assignment. The search ends where the next one
+promises nothing that playing could make the fastest, or, in long chains, after some assignments. None of this is a
+proof: the log says how many were considered, assigned and played.
 """
 
 import heapq
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 
 from jaxquard.planner.stages.assign import SegmentAssigner
-from jaxquard.planner.stages.chains.share_segments import share_equal
 from jaxquard.planner.stages.configurations.configuration import PlanConfiguration
-from jaxquard.planner.stages.memory_terms import MinimumMemory
 from jaxquard.planner.stages.play_assignment import PlayedAssignment, play_assignment
-from jaxquard.planner.stages.segment_costs import SegmentCosts, StageAssignment
+from jaxquard.planner.stages.segment_costs import PipelineShape, SegmentCosts, StageAssignment, content_of, share_equal
 from jaxquard.simulate.actor_link import ActorLinks
 
-# Estimates that are this much above the best are not looked at further: as far as played times may turn them around.
-_MARGIN = 0.05
-# Assignments of one finalist that are played.
+# Configurations that promise to be slower than the best by this much are not assigned; those whose assignments are
+# estimated slower by this much are not played: as far as played times may turn them around.
+_PROMISE_MARGIN, _MARGIN = 0.02, 0.05
+# Assignments of a configuration that are played.
 _ASSIGNMENTS_PLAYED = 3
 # Where values in transfer need more memory than was counted, the limit is lowered by that, so many times.
 _MAX_TIGHTENED = 3
-# Configurations that are looked at before all others.
-_NUM_SEEDS = 8
-# Of a family, so many.
-_FAMILY_SEEDS = 1
-# Configurations of long chains that are assigned at most, beside those.
-_MAX_TRIED = 16
-# How tight a bound is: without costs of its own, with them, and with the schedule and the memory.
-_FIRST, _PRICED, _LIMITED = range(3)
+# Configurations of long chains that are assigned at most, once something fits.
+_MAX_ASSIGNED = 12
 # Configurations whose smallest memory is found if none fits.
 _SMALLEST_TRIED = 8
+# What a configuration's promise is made of: a bound without its costs, or its costs in equal shares.
+_BOUND, _ESTIMATE = range(2)
 
 Costs = Callable[[PlanConfiguration], Sequence[SegmentCosts]]
+OnProgress = Callable[[int, int, str], None]
+
+
+def no_progress(done: int, total: int, name: str) -> None:
+    """Reports nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,10 @@ class PlanFinalist:
 
 
 class ConfigurationSearch:
-    """Prices, assigns and plays configurations; prices and assignments that recur are found once.
+    """Prices, assigns and plays configurations; each is assigned and played once.
+
+    Args:
+        options: as of `search_configurations`.
 
     Attributes:
         unpriced: configurations without costs, or for which no time was left.
@@ -85,36 +89,29 @@ class ConfigurationSearch:
         self.unpriced: set[PlanConfiguration] = set()
         self.left_out: tuple[str, ...] = ()
         self._assigners: dict[tuple, SegmentAssigner | None] = {}
-        self._likes: dict[tuple, SegmentAssigner | None] = {}
-        # What families ask for again.
+        self._by_content: dict[Hashable, SegmentAssigner] = {}
         self._bounds_s: dict[PlanConfiguration, float] = {}
-        self._fits: dict[PlanConfiguration, bool] = {}
-        self._estimates: dict[PlanConfiguration, StageAssignment] = {}
-        # The largest time within which nothing was found: within less there is nothing either. Where the search drops
-        # partial assignments that is likely, not certain, as it may keep others.
-        self._slower_s: dict[PlanConfiguration, float] = {}
-        self._tried: dict[PlanConfiguration, list[SegmentAssigner]] = {}
-        self._played: dict[tuple[PlanConfiguration, int | None], PlanFinalist | None] = {}
+        self._assigned: dict[tuple[PlanConfiguration, bool], tuple[StageAssignment, ...]] = {}
+        self._played: dict[tuple[PlanConfiguration, bool], PlanFinalist | None] = {}
 
     def find(
         self,
         space: Sequence[PlanConfiguration],
         num_finalists: int,
-        on_progress: Callable[[int, int, str], None] = lambda done, total, name: None,
-        *,
-        is_family: bool = False,
+        on_progress: OnProgress = no_progress,
+        **options: bool,
     ) -> tuple[PlanFinalist, ...]:
         """Returns the fastest configurations as they play.
 
         Args:
-            is_family: of long chains, the first one that fits is taken, in the order of their bounds.
+            options: of `rank`.
         """
         finalists: list[PlanFinalist] = []
-        for configuration, assignment in self.rank(space, on_progress, is_family=is_family).items():
+        for configuration in self.rank(space, on_progress, **options):
             if len(finalists) >= num_finalists or (finalists and self.is_late()):
                 break
             on_progress(len(space), len(space), f"playing {configuration}")
-            finalist = self.play(configuration, assignment)
+            finalist = self.play(configuration)
             if finalist is not None:
                 finalists.append(finalist)
         return tuple(sorted(finalists, key=lambda finalist: finalist.time_s))
@@ -122,148 +119,63 @@ class ConfigurationSearch:
     def rank(
         self,
         space: Sequence[PlanConfiguration],
-        on_progress: Callable[[int, int, str], None] = lambda done, total, name: None,
+        on_progress: OnProgress = no_progress,
         *,
-        is_family: bool = False,
-    ) -> dict[PlanConfiguration, StageAssignment]:
-        """Returns the assignments of the configurations that no bound leaves out, the fastest estimate first.
+        is_brief: bool = False,
+        has_limit: bool = True,
+    ) -> tuple[PlanConfiguration, ...]:
+        """Returns the configurations of the fastest assignments, the fastest first.
 
         Args:
-            is_family: as in `find`.
+            is_brief: of long chains, the first one that fits is taken.
+            has_limit: of memory.
         """
-        queue = [(self._first_bound_s(one), _FIRST, place) for place, one in enumerate(space)]
+        queue = [(self._bound_s(one), _BOUND, place) for place, one in enumerate(space)]
         heapq.heapify(queue)
-        found = self._seeds(space, queue, _FAMILY_SEEDS if is_family else _NUM_SEEDS)
-        best_s = min((each.time_s for each in found.values()), default=float("inf"))
-        num_tried = 0
+        found: dict[PlanConfiguration, float] = {}
+        seen = set[tuple[SegmentAssigner, PipelineShape]]()
+        best_s, num_assigned = float("inf"), 0
         while queue:
-            bound_s, level, place = heapq.heappop(queue)
-            configuration, done = space[place], len(space) - len(queue)
-            known_s = best_s * (1 + _MARGIN)
-            if bound_s > known_s:
+            promise_s, level, place = heapq.heappop(queue)
+            configuration = space[place]
+            if promise_s > best_s * (1 + _PROMISE_MARGIN) or promise_s == float("inf"):
                 break
-            if found and is_family and self._is_long(configuration):
-                break
-            if found and (self.is_late() or num_tried >= _MAX_TRIED):
-                # Played times may turn around what is this near.
-                left = [space[left] for left_s, _, left in queue if left_s <= known_s]
-                self._leave_out([configuration, *left], len(space), bound_s, best_s)
+            if found and (self.is_late() or num_assigned >= (1 if is_brief else _MAX_ASSIGNED)):
+                left = [space[left] for left_s, _, left in queue if left_s <= best_s]
+                if not is_brief:
+                    self._leave_out([configuration, *left], len(space), promise_s, best_s)
                 break
             assigner = self.assigner(configuration)
             if assigner is None:
                 self.unpriced.add(configuration)
+            elif (assigner, configuration.shape) in seen:
                 continue
-            if level != _LIMITED:
-                tighter_s = self._tighter_bound_s(configuration, assigner, level, known_s)
-                if tighter_s <= known_s:
-                    heapq.heappush(queue, (max(bound_s, tighter_s), level + 1, place))
-                continue
-            on_progress(done, len(space), str(configuration))
-            num_tried += assigner.is_long
-            assignment = self.estimate(configuration, known_s=known_s)
-            if assignment is not None:
-                found[configuration] = assignment
-                best_s = min(best_s, assignment.time_s)
-        kept = [(one, each) for one, each in found.items() if each.time_s <= best_s * (1 + _MARGIN)]
-        return dict(sorted(kept, key=lambda item: item[1].time_s))
+            elif level == _BOUND:
+                estimate_s = assigner.estimate_s(configuration.shape, self.memory_limit_bytes if has_limit else None)
+                heapq.heappush(queue, (max(promise_s, estimate_s), _ESTIMATE, place))
+            else:
+                on_progress(len(space) - len(queue), len(space), str(configuration))
+                seen.add((assigner, configuration.shape))
+                num_assigned += assigner.is_long
+                for assignment in self.assign(configuration, has_limit=has_limit)[:1]:
+                    found[configuration] = assignment.time_s
+                    best_s = min(best_s, assignment.time_s)
+        near = [one for one, time_s in found.items() if time_s <= best_s * (1 + _MARGIN)]
+        return tuple(sorted(near, key=lambda one: found[one]))
 
-    def _tighter_bound_s(
-        self, configuration: PlanConfiguration, assigner: SegmentAssigner, level: int, known_s: float
-    ) -> float:
-        if level == _FIRST:
-            return assigner.bound_s(configuration.shape)
-        bound_s = assigner.limited_bound_s(configuration.shape, self.memory_limit_bytes, known_s=known_s)
-        return float("inf") if bound_s <= known_s and self._is_tried(configuration, assigner) else bound_s
-
-    def _is_long(self, configuration: PlanConfiguration) -> bool:
-        assigner = self.assigner(configuration)
-        return assigner is not None and assigner.is_long
-
-    def _is_tried(self, configuration: PlanConfiguration, assigner: SegmentAssigner) -> bool:
-        """Says whether the same was tried with another storage, which changes nothing: of long chains alone."""
-        if not assigner.is_long:
-            return False
-        others, count = self._tried.setdefault(replace(configuration, storage=""), []), configuration.num_microbatches
-        if any(assigner is not other and assigner.is_like(other, count) for other in others):
-            return True
-        others.append(assigner)
-        return False
-
-    def _first_bound_s(self, configuration: PlanConfiguration) -> float:
+    def _bound_s(self, configuration: PlanConfiguration) -> float:
         """Returns a bound before the configuration has costs: a microbatch costs what it does with state as used."""
         if configuration not in self._bounds_s:
-            self._bounds_s[configuration] = self._find_first_bound_s(configuration)
+            bound_s = self._bound(configuration)
+            like = None if self._as_used is None else self.assigner(self._as_used(configuration))
+            like_s = 0.0 if like is None else like.bound_s(configuration.shape, counts_step=False)
+            self._bounds_s[configuration] = max(bound_s, like_s)
         return self._bounds_s[configuration]
-
-    def _find_first_bound_s(self, configuration: PlanConfiguration) -> float:
-        bound_s = self._bound(configuration)
-        if self._as_used is None:
-            return bound_s
-        key = configuration.priced_as
-        if key not in self._likes:
-            self._likes[key] = self.assigner(self._as_used(configuration))
-        like = self._likes[key]
-        return bound_s if like is None else max(bound_s, like.bound_s(configuration.shape, counts_step=False))
-
-    def _seeds(
-        self, space: Sequence[PlanConfiguration], queue: Sequence[tuple[float, int, int]], num_seeds: int
-    ) -> dict[PlanConfiguration, StageAssignment]:
-        """Returns a few configurations that surely fit, so that others are compared with something early.
-
-        Args:
-            queue: the first bound of each configuration, as a heap.
-        """
-        limit_bytes = self.memory_limit_bytes
-        if limit_bytes is None:
-            return {}
-        promising, waiting = dict[tuple, int](), list(queue)
-        while waiting and len(promising) < num_seeds and not self.is_late():
-            bound_s, level, place = heapq.heappop(waiting)
-            # Those that differ in their storage alone are much alike.
-            configuration, key = space[place], space[place].priced_as[:-1]
-            if key in promising:
-                continue
-            if level != _FIRST:
-                promising[key] = place
-                continue
-            assigner = self.assigner(configuration)
-            if assigner is None:
-                continue
-            if configuration not in self._fits:
-                self._fits[configuration] = assigner.fits_fastest(configuration.shape, limit_bytes)
-            if self._fits[configuration]:
-                heapq.heappush(waiting, (max(bound_s, assigner.bound_s(configuration.shape)), _PRICED, place))
-        found = self._estimate_some([space[place] for place in promising.values()])
-        # Without a time that is known, memory rules out little: then any that fits helps.
-        return found or self._estimate_some(self._smallest_first(space), max_found=1)
-
-    def _estimate_some(
-        self, configurations: Sequence[PlanConfiguration], max_found: int | None = None
-    ) -> dict[PlanConfiguration, StageAssignment]:
-        """Returns the assignments of some configurations, each faster than those before it."""
-        found: dict[PlanConfiguration, StageAssignment] = {}
-        for configuration in configurations:
-            if found and (len(found) == max_found or self.is_late()):
-                break
-            best_s = min((each.time_s for each in found.values()), default=float("inf"))
-            assignment = self.estimate(configuration, known_s=best_s)
-            if assignment is not None:
-                found[configuration] = assignment
-        return found
-
-    def _smallest_first(self, space: Sequence[PlanConfiguration]) -> list[PlanConfiguration]:
-        """Returns the configurations that promise the smallest memory."""
-        sizes = [
-            (assigner.safe_share_bytes(one.num_actors), place)
-            for place, one in enumerate(space)
-            if (assigner := self.assigner(one)) is not None
-        ]
-        return [space[place] for _, place in heapq.nsmallest(_SMALLEST_TRIED, sizes)]
 
     @property
     def priced(self) -> frozenset[PlanConfiguration]:
-        """The configurations with an estimate of their own."""
-        return frozenset(self._estimates)
+        """The configurations with an assignment."""
+        return frozenset(one for (one, has_limit), found in self._assigned.items() if found and has_limit)
 
     @property
     def time_s(self) -> float:
@@ -278,10 +190,10 @@ class ConfigurationSearch:
         """Says whether the time budget is over."""
         return self.time_budget_s is not None and self.time_s > self.time_budget_s
 
-    def _leave_out(self, left: Sequence[PlanConfiguration], num_all: int, bound_s: float, best_s: float) -> None:
-        """Notes configurations that may be faster, by their bounds, for which there is no time."""
+    def _leave_out(self, left: Sequence[PlanConfiguration], num_all: int, promise_s: float, best_s: float) -> None:
+        """Notes configurations that may be faster, by what they promise, for which there is no time."""
         self.unpriced.update(left)
-        open_share = max(0.0, 1 - bound_s / best_s) if best_s else 0.0
+        open_share = max(0.0, 1 - promise_s / best_s) if best_s else 0.0
         reason = "the time budget" if self.is_late() else "the search of a long step"
         self.left_out += (
             f"{reason} left out {len(left)} of {num_all} configurations; by their bounds none of them is more than "
@@ -292,94 +204,76 @@ class ConfigurationSearch:
         """Returns the chain of a configuration; None if it has no costs."""
         key = configuration.priced_as
         if key not in self._assigners:
-            chain = self._costs(configuration)
-            self._assigners[key] = SegmentAssigner(share_equal(chain)) if len(chain) else None
+            chain = share_equal(self._costs(configuration))
+            # Where no axis shards rows alone, all storages of state have the same costs.
+            known = self._by_content.setdefault(content_of(chain), SegmentAssigner(chain)) if chain else None
+            self._assigners[key] = known
         return self._assigners[key]
 
-    def estimate(
-        self, configuration: PlanConfiguration, *, known_s: float = float("inf"), has_limit: bool = True
-    ) -> StageAssignment | None:
-        """Returns the best assignment of a configuration; None if nothing fits, or is as fast as is known."""
-        if has_limit and configuration in self._estimates:
-            return self._estimates[configuration]
-        if has_limit and known_s <= self._slower_s.get(configuration, -1.0):
-            return None
+    def assign(self, configuration: PlanConfiguration, *, has_limit: bool = True) -> tuple[StageAssignment, ...]:
+        """Returns the best assignments of a configuration, the fastest first; none if nothing fits."""
+        key = configuration, has_limit
+        if key not in self._assigned:
+            limit_bytes = self.memory_limit_bytes if has_limit else None
+            self._assigned[key] = self._assign(configuration, limit_bytes, is_rough=True)
+        return self._assigned[key]
+
+    def _assign(
+        self, configuration: PlanConfiguration, limit_bytes: int | None, *, is_rough: bool
+    ) -> tuple[StageAssignment, ...]:
         assigner = self.assigner(configuration)
-        if assigner is None or assigner.bound_s(configuration.shape) > known_s:
-            return None
-        limit_bytes = self.memory_limit_bytes if has_limit else None
-        if assigner.is_long and assigner.limited_bound_s(configuration.shape, limit_bytes, known_s=known_s) > known_s:
-            return None
-        found = assigner.assign(
+        assert assigner is not None, "a configuration that is assigned has costs"
+        return assigner.assign(
             configuration.shape,
             memory_limit_bytes=limit_bytes,
             links=self._links(configuration),
-            known_s=known_s,
-            is_coarse=True,
+            max_finalists=1 if is_rough else _ASSIGNMENTS_PLAYED,
+            is_rough=is_rough,
         )
-        if not found:
-            if has_limit:
-                self._slower_s[configuration] = known_s
-            return None
-        if has_limit:
-            self._estimates[configuration] = found[0]
-        return found[0]
 
-    def play(
-        self, configuration: PlanConfiguration, assignment: StageAssignment, *, has_limit: bool = True
-    ) -> PlanFinalist | None:
+    def play(self, configuration: PlanConfiguration, *, has_limit: bool = True) -> PlanFinalist | None:
         """Plays the best assignments of a configuration, and returns the fastest; None if it does not fit."""
-        limit_bytes = self.memory_limit_bytes if has_limit else None
-        key = configuration, limit_bytes
+        key = configuration, has_limit
         if key not in self._played:
-            self._played[key] = self._play(configuration, assignment, limit_bytes)
+            self._played[key] = self._play(configuration, has_limit=has_limit)
         return self._played[key]
 
-    def _play(
-        self, configuration: PlanConfiguration, assignment: StageAssignment, limit_bytes: int | None
-    ) -> PlanFinalist | None:
-        assigner, links = self.assigner(configuration), self._links(configuration)
-        assert assigner is not None, "a configuration with an assignment has costs"
-        excess_bytes, shape = 0, configuration.shape
-        assignments: tuple[StageAssignment, ...] = (assignment,)
+    def _play(self, configuration: PlanConfiguration, *, has_limit: bool) -> PlanFinalist | None:
+        limit_bytes = self.memory_limit_bytes if has_limit else None
+        assigner, excess_bytes = self.assigner(configuration), 0
+        is_rough = assigner is not None and assigner.is_long
+        assignments = self.assign(configuration, has_limit=has_limit)
         for _ in range(1 + _MAX_TIGHTENED):
-            # Of long chains, what the search found is played as it is.
-            if not assigner.is_long or not assignments:
-                assignments += assigner.assign(
-                    shape,
-                    memory_limit_bytes=None if limit_bytes is None else limit_bytes - excess_bytes,
-                    links=links,
-                    max_finalists=1 if assigner.is_long else _ASSIGNMENTS_PLAYED,
-                    is_coarse=assigner.is_long,
-                )
-            played = [
-                PlanFinalist(
-                    configuration=configuration,
-                    assignment=one,
-                    played=play_assignment(assigner.chain, shape, one, links=links),
-                )
-                for one in {(one.stops, one.strategies): one for one in assignments}.values()
-            ]
-            self.num_simulated += len(played)
+            if not is_rough or not assignments:
+                tightened = None if limit_bytes is None else limit_bytes - excess_bytes
+                assignments += self._assign(configuration, tightened, is_rough=is_rough)
+            played = [self._play_one(configuration, one) for one in dict.fromkeys(assignments)]
             fitting = [one for one in played if limit_bytes is None or one.memory_bytes <= limit_bytes]
-            if fitting or not played:
+            if fitting or limit_bytes is None or not played:
                 return min(fitting, key=lambda one: one.time_s, default=None)
-            assert limit_bytes is not None, "without a limit everything fits"
             excess_bytes += min(one.memory_bytes for one in played) - limit_bytes
             assignments = ()
         return None
 
-    def find_smallest(self, space: Sequence[PlanConfiguration]) -> tuple[PlanConfiguration, MinimumMemory] | None:
+    def _play_one(self, configuration: PlanConfiguration, assignment: StageAssignment) -> PlanFinalist:
+        assigner = self.assigner(configuration)
+        assert assigner is not None, "a configuration with an assignment has costs"
+        self.num_simulated += 1
+        links = self._links(configuration)
+        played = play_assignment(assigner.chain, configuration.shape, assignment, links=links)
+        return PlanFinalist(configuration=configuration, assignment=assignment, played=played)
+
+    def find_smallest(self, space: Sequence[PlanConfiguration]) -> PlanFinalist | None:
         """Returns the smallest memory of the configurations that promise the smallest."""
-        sizes = []
-        for place, configuration in enumerate(space):
-            assigner = self.assigner(configuration)
-            if assigner is not None:
-                sizes.append((assigner.smallest_share_bytes(configuration.num_actors), place))
-        best = None
+        sizes = [
+            (assigner.smallest_share_bytes(one.num_actors), place)
+            for place, one in enumerate(space)
+            if (assigner := self.assigner(one)) is not None
+        ]
+        found = []
         for _, place in heapq.nsmallest(_SMALLEST_TRIED, sizes):
             assigner = self.assigner(space[place])
-            found = None if assigner is None else assigner.minimum_memory(space[place].shape)
-            if found is not None and (best is None or found.size_bytes < best[1].size_bytes):
-                best = space[place], found
-        return best
+            assignment = None if assigner is None else assigner.minimum_memory(space[place].shape)
+            if assignment is not None:
+                found.append(self._play_one(space[place], assignment))
+        return min(found, key=lambda one: one.memory_bytes, default=None)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from jaxquard.planner.stages.assign import assign_segments
-from jaxquard.planner.stages.chains.share_segments import share_equal
+from jaxquard.planner.stages.segment_costs import content_of, share_equal
 from tests.planner.stages.generate_chains import chains, shapes
 
 
@@ -24,6 +24,7 @@ def with_own_kinds(chain):
 @given(chain=chains())
 def test_equal_segments_are_one_and_numbers_stay(chain):
     shared = share_equal(with_own_kinds(chain))
+    assert content_of(shared) == content_of(chain)
     for before, after in zip(chain, shared, strict=True):
         assert after.costs == before.costs
         assert (after.input_bytes, after.can_begin_stage) == (before.input_bytes, before.can_begin_stage)
