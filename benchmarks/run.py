@@ -11,7 +11,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 HELPERS = {"__init__", "faults_program", "live_memory", "measure", "mock_gpu_report", "run"}
-LONG = {"compile_prices", "faults", "gemm_regret", "server_kills", "shard_search"}
+LONG = {"compile_prices", "faults", "gemm_regret", "plan_corpus", "server_kills", "shard_search"}
 
 
 def benchmark_names() -> list[str]:

@@ -1,0 +1,1 @@
+"""The parts of `benchmarks.plan_corpus`: problems, the workers that plan and price them, and the judgement."""
