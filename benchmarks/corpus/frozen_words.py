@@ -19,9 +19,9 @@ def frozen_words(plan: Any) -> dict[str, Any]:
 def is_simpler_of_tie(plan: Any) -> bool:
     """Returns true for a plan that was taken because it is simpler than another that is as fast.
 
-    Plans of today don't say so. Where one may be taken, `judge` lists it and leaves it out of the mean.
+    Its notes say so. `judge` lists such plans and leaves them out of the mean.
     """
-    return getattr(plan, "is_simpler_of_tie", False)
+    return any(note.startswith("the simplest of ") for note in plan.notes)
 
 
 def _named_words(plan: Any) -> dict[str, Any]:

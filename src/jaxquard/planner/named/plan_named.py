@@ -35,7 +35,7 @@ from jaxquard.pricing.model.transformer import Transformer
 from jaxquard.progress import Move, show_progress
 
 # Strategies that are played on the cluster: the fastest, and of further ones that may tie the first of each kind.
-_NUM_FINALISTS, _NUM_TIES, _NUM_KINDS = 12, 200, 24
+_NUM_FINALISTS, _NUM_TIES, _NUM_KINDS = 12, 60, 24
 _DEFAULT_SYSTEM = "JaxPP"
 
 
