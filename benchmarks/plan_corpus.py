@@ -2,12 +2,13 @@
 
     python -m benchmarks.plan_corpus record [--only PATTERN] [--missing]
     python -m benchmarks.plan_corpus check [--only PATTERN]
-    python -m benchmarks.plan_corpus judge [--only PATTERN]
+    python -m benchmarks.plan_corpus judge [--only PATTERN] [--time-frozen]
 
 `record` plans every problem and keeps the plans. `judge` plans them again and compares: both plans are priced by the
 code of `FROZEN_COMMIT`, which comes out of git into build/. It fails if the new plans are slower or too large, or if
 the searches take longer. `check` prices the recorded plans alone, which gives the recorded seconds again. Each problem
-is planned in a process of its own. The seconds of a search are the processor's, without imports.
+is planned in a process of its own. The seconds of a search are the processor's, without imports; the pace of a shared
+machine wanders by a fifth, so `--time-frozen` searches with the frozen code as well, beside each new search.
 """
 
 import argparse
@@ -48,12 +49,14 @@ def main(arguments: Sequence[str] | None = None, *, problems: Sequence[CorpusPro
     if options.command == "record":
         record(names, options.file, only_missing=options.missing)
         return
-    kept = [one for one in read_record(options.file)["problems"] if one["name"] in names]
+    kept: Iterable[Answer] = [one for one in read_record(options.file)["problems"] if one["name"] in names]
     frozen = unpack_frozen()
+    if options.time_frozen:
+        kept = ({**one, **ask(_PRICER, frozen, [{"name": one["name"]}])[0]} for one in kept)
     verdicts = judge(
         kept,
         plan=plan_now if options.command == "judge" else None,
-        price_plans=lambda asked: list(ask(_PRICER, frozen, asked)),
+        price_plans=lambda asked: ask(_PRICER, frozen, asked),
     )
     if not print_verdicts(verdicts):
         raise SystemExit(1)
@@ -93,7 +96,7 @@ def judge(
     """Plans recorded problems again, and compares the plans.
 
     Args:
-        kept: the record.
+        kept: the record; each problem is planned when its turn comes.
         plan: plans a problem by its name; None to check the record alone.
         price_plans: prices plans in frozen words, a list of `{"name", "words"}`, by the frozen code.
     """
@@ -220,6 +223,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("command", nargs="?", choices=("record", "check", "judge"), default="judge")
     parser.add_argument("--only", metavar="PATTERN", help="problems by name, such as 'llama*' or '*on cpu-8'")
     parser.add_argument("--file", type=Path, default=RESULTS, metavar="FILE", help="the record")
+    parser.add_argument("--time-frozen", action="store_true", help="judge seconds of searches by the frozen code's")
     parser.add_argument("--missing", action="store_true", help="record only problems that the file lacks")
     return parser
 

@@ -1,16 +1,20 @@
 """A worker process: prices plans in frozen words by the code of `FROZEN_COMMIT`, which PYTHONPATH has.
 
 Reads a JSON list of `{"name": problem, "words": plan}`, and writes a line of JSON for each: the predicted seconds, the
-bytes of the fullest device and its limit, or why there is no price. Uses private names of that code, which stay as they
-are. A model by name is priced in closed form and played. A traced loss is analysed and priced on the plan's own mesh
-with all strategies, as the last pass of the search does; then the plan's own are picked, and played.
+bytes of the fullest device and its limit, or why there is no price. Without words, it searches for a plan of its own,
+and writes the seconds that this takes. Uses private names of that code, which stay as they are.
+
+A model by name is priced in closed form and played. A traced loss is analysed and priced on the plan's own mesh with
+all strategies, as the last pass of the search does; then the plan's own are picked, and played.
 """
 
+import contextlib
 import functools
 import itertools
 import json
 import math
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +32,25 @@ def price_plan(name: str, words: Mapping[str, Any]) -> dict[str, Any]:
         return {"name": name, **_price_traced(problem, words)}
     except (JaxquardError, LookupError, TypeError, ValueError) as error:
         return {"name": name, "failure": f"{type(error).__name__}: {error}"}
+
+
+def time_search(name: str) -> dict[str, Any]:
+    """Returns the processor's seconds of the frozen code's own search."""
+    import jaxquard
+    from jaxquard.errors import JaxquardError
+    from jaxquard.planner.named.plan_named import plan_named
+
+    problem = find_problem(name)
+    parallelize = jaxquard.parallelize
+    arguments = problem.arguments() if isinstance(problem, TracedProblem) else ()
+    options = {"pricer": "model", "num_measured": 0, "cache": None, "progress": False}
+    start_s = time.process_time()
+    with contextlib.suppress(JaxquardError):
+        if isinstance(problem, NamedProblem):
+            plan_named(problem.model, problem.cluster, global_batch=problem.global_batch, progress=False)
+        else:
+            parallelize(*arguments, cluster=problem.cluster, name=problem.model, **options)
+    return {"name": name, "search_cpu_s": time.process_time() - start_s}
 
 
 def _price_named(problem: NamedProblem, words: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,8 +84,9 @@ def _price_traced(problem: TracedProblem, words: Mapping[str, Any]) -> dict[str,
     kind = {"storage": Storage(words["storage"]), "recompute": Recompute(words["recompute"])}
     chosen = dict(enumerate(_strategies(words)))
     found = _find_places(pricing.find(axes, count), words, chosen, kind)
-    if found is None:
-        # Its stages end inside of segments, or the search would not have priced one of its strategies.
+    if found is None:  # Its stages end inside of segments.
+        found = _find_places(_price_apart(problem, words), words, chosen, kind)
+    if found is None:  # The search would not have priced one of its strategies.
         found = _find_places(_price_apart(problem, words, chosen), words, chosen, kind)
     if found is None:
         raise ValueError("the frozen code has no price of one of its shardings")
@@ -127,8 +151,15 @@ def _check_blocks(names: Mapping[int, Any], words: Mapping[str, Any]) -> None:
         )
 
 
-def _price_apart(problem: TracedProblem, words: Mapping[str, Any], chosen: Mapping[int, tuple[str, ...]]) -> Any:
-    """Returns prices of the plan's strategies alone, in segments that end where its stages do."""
+def _price_apart(
+    problem: TracedProblem, words: Mapping[str, Any], chosen: Mapping[int, tuple[str, ...]] | None = None
+) -> Any:
+    """Returns prices in segments that end where the plan's stages do.
+
+    Args:
+        chosen: the sharding of each block, which alone is priced. The bytes between stages are then in its own layout,
+            and else in that of the fastest; plans of a pipeline differ by 1 % for it.
+    """
     from jaxquard.intraop.segments.tune_products import tune_products
     from jaxquard.planner.search.live_pricing import LivePricing
     from jaxquard.planner.step.stage_boundaries import analyse_microbatch
@@ -152,8 +183,8 @@ def _price_apart(problem: TracedProblem, words: Mapping[str, Any], chosen: Mappi
 
     pricing = StagedPricing(opened, target.cluster, wishes=parse_wishes())
     axes, count = dict(words["axes"]), words["microbatches"]
-    segments = pricing._analyse(axes, count).segments
-    only = {segment.blocks: [tuple(chosen[block] for block in segment.blocks)] for segment in segments}
+    segments = pricing._analyse(axes, count).segments if chosen else ()
+    only = {segment.blocks: [tuple(chosen[block] for block in segment.blocks)] for segment in segments if chosen}
     return pricing.price(PricesKey(axes=tuple(axes.items()), num_microbatches=count), only=only)
 
 
@@ -162,8 +193,11 @@ def main() -> None:
 
     jax.config.update("jax_platforms", "cpu")
     for asked in json.load(sys.stdin):
-        print(f"{asked['name']}: priced by the frozen code", file=sys.stderr, flush=True)
-        print(json.dumps(price_plan(asked["name"], asked["words"])), flush=True)
+        is_price = "words" in asked
+        verb = "priced" if is_price else "searched"
+        print(f"{asked['name']}: {verb} by the frozen code", file=sys.stderr, flush=True)
+        found = price_plan(asked["name"], asked["words"]) if is_price else time_search(asked["name"])
+        print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ class Verdict:
         then_s: of the recorded plan's step; None if no plan fitted.
         now_s: of the new plan's step; None if there is none, or it has no price.
         peak_bytes: of the new plan.
-        search_then_s: of the processor.
+        search_then_s: of the processor, when it was recorded, or by the frozen code now.
         search_now_s: the same; None if nothing was planned.
         is_simpler_of_tie: the new plan is as fast as another by its own pricer, and simpler.
         faults: what is against the new plan, or against the record.
@@ -136,7 +136,7 @@ def summarise(verdicts: Sequence[Verdict]) -> tuple[list[str], bool]:
     planned = [(one.search_then_s, one.search_now_s) for one in verdicts if one.search_now_s is not None]
     then_s, now_s = (sum(spent) for spent in zip(*planned, strict=True)) if planned else (0.0, 0.0)
     if planned:
-        lines.append(f"all searches: {now_s:.1f} s, recorded {then_s:.1f} s: {_word(now_s <= then_s)}")
+        lines.append(f"all searches: {now_s:.1f} s, before {then_s:.1f} s: {_word(now_s <= then_s)}")
         lines.append(f"simpler of a tie, not in the mean: {', '.join(simpler) or 'none'}")
     lines.append(f"with faults: {', '.join(faults) or 'none'}")
     return lines, mean <= MOST_MEAN and now_s <= then_s and not faults

@@ -1,8 +1,10 @@
 """The corpus of plans: its problems, its record, and how new plans are judged."""
 
+import contextlib
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -129,7 +131,10 @@ def test_a_whole_run(tmp_path, capsys):
     assert stopped.value.code == 1
     out = capsys.readouterr().out
     assert "with faults: none" in out
-    assert "recorded 0.0 s: MISSED" in out
+    assert "before 0.0 s: MISSED" in out
+    with contextlib.suppress(SystemExit):  # Either search may be the faster one.
+        main(["judge", "--only", "llama3:8b on h100-8x2", "--file", str(tmp_path / "plans.json"), "--time-frozen"])
+    assert "before 0.0 s" not in capsys.readouterr().out
 
 
 @needs_frozen
@@ -194,8 +199,16 @@ def test_the_search_of_the_largest_problem_has_a_limit_of_its_own():
 
 
 def verdict(name: str, ratio: float, **changes: Any) -> Verdict:
-    found = {"then_s": 1.0, "now_s": ratio, "peak_bytes": 1.0, "limit_bytes": 2.0}
-    return Verdict(name=name, **{**found, "search_then_s": 2.0, "search_now_s": 1.5, **changes})
+    found = Verdict(
+        name=name,
+        then_s=1.0,
+        now_s=ratio,
+        peak_bytes=1.0,
+        limit_bytes=2.0,
+        search_then_s=2.0,
+        search_now_s=1.5,
+    )
+    return replace(found, **changes)
 
 
 def test_the_mean_leaves_out_the_simpler_plan_of_a_tie():
@@ -204,7 +217,7 @@ def test_the_mean_leaves_out_the_simpler_plan_of_a_tie():
     assert lines == [
         "mean of 2 ratios: 1.0050, at most 1.01: met",
         "worst: 1.0400 (c), at most 1.05: met",
-        "all searches: 4.5 s, recorded 6.0 s: met",
+        "all searches: 4.5 s, before 6.0 s: met",
         "simpler of a tie, not in the mean: c",
         "with faults: none",
     ]
@@ -214,7 +227,7 @@ def test_the_mean_leaves_out_the_simpler_plan_of_a_tie():
     ("verdicts", "line"),
     [
         ([verdict("a", 1.0), verdict("b", 1.03)], "mean of 2 ratios: 1.0150, at most 1.01: MISSED"),
-        ([verdict("a", 1.0, search_now_s=2.5)], "all searches: 2.5 s, recorded 2.0 s: MISSED"),
+        ([verdict("a", 1.0, search_now_s=2.5)], "all searches: 2.5 s, before 2.0 s: MISSED"),
         ([verdict("a", 1.0, faults=("too large",))], "with faults: a"),
     ],
 )
