@@ -27,8 +27,8 @@ SIDES = (128, 192, 256, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 
          14336, 16384)  # fmt: skip
 NUM_SHAPES = 40
 _MOST_FLOPS = 4.4e12
-_MOST_COPIES, _COPIES_S, _COPIES_BYTES = 24, 4e-4, 6e9
-_SETTLE_S, _SAMPLE_S = 0.2, 0.2
+MOST_COPIES, SAMPLE_S = 24, 0.2
+_COPIES_S, _COPIES_BYTES = 4e-4, 6e9
 TARGET_MEDIAN, TARGET_WORST = 0.05, 0.15
 
 
@@ -53,15 +53,15 @@ def held_out_shapes() -> tuple[Shape, ...]:
     return tuple(found)
 
 
-def measure_s(shape: Shape) -> float:
+def measure_s(shape: Shape, *, sample_s: float = SAMPLE_S, most_copies: int = MOST_COPIES) -> float:
     """Returns the seconds of one product among copies of it. Programs compile one by one: tuning needs a quiet GPU."""
     item = jnp.dtype(shape.dtype).itemsize
     size_bytes = item * (shape.m * shape.k + shape.k * shape.n) + 2 * shape.m * shape.n
     guess_s = max(2 * shape.m * shape.k * shape.n / 7e14, size_bytes / 4e12) + 4e-6
-    count = max(1, min(_MOST_COPIES, int(_COPIES_S / guess_s) + 1, int(_COPIES_BYTES / size_bytes) + 1))
+    count = max(1, min(most_copies, int(_COPIES_S / guess_s) + 1, int(_COPIES_BYTES / size_bytes) + 1))
     keys = jax.random.split(jax.random.key(0, impl="unsafe_rbg"), 2 * count)
-    lefts = [_normal(key, (shape.m, shape.k), shape.dtype) for key in keys[:count]]
-    rights = [_normal(key, (shape.k, shape.n), shape.dtype) for key in keys[count:]]
+    lefts = [random_matrix(key, (shape.m, shape.k), shape.dtype) for key in keys[:count]]
+    rights = [random_matrix(key, (shape.k, shape.n), shape.dtype) for key in keys[count:]]
 
     def multiply(lefts: list[jax.Array], rights: list[jax.Array]) -> list[jax.Array]:
         pairs = zip(lefts, rights, strict=True)
@@ -69,12 +69,13 @@ def measure_s(shape: Shape) -> float:
 
     run = jax.jit(multiply).lower(lefts, rights).compile()
     one_s = _time_s(run, lefts, rights, count=2)
-    _time_s(run, lefts, rights, count=max(1, int(_SETTLE_S / one_s)))
-    return _time_s(run, lefts, rights, count=max(3, int(_SAMPLE_S / one_s))) / count
+    _time_s(run, lefts, rights, count=max(1, int(sample_s / one_s)))
+    return _time_s(run, lefts, rights, count=max(3, int(sample_s / one_s))) / count
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def _normal(key: jax.Array, shape: tuple[int, ...], dtype: str) -> jax.Array:
+def random_matrix(key: jax.Array, shape: tuple[int, ...], dtype: str) -> jax.Array:
+    """Returns normal values, which decide how fast a GPU multiplies."""
     return jax.random.normal(key, shape, jnp.bfloat16).astype(dtype)
 
 

@@ -3,8 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from benchmarks import product_times
-from benchmarks.product_times import Shape, held_out_shapes, measure_all
+from benchmarks.product_times import Shape, held_out_shapes, measure_s, random_matrix
 
 
 def test_the_shapes_are_those_that_were_drawn():
@@ -15,14 +14,12 @@ def test_the_shapes_are_those_that_were_drawn():
     assert {min(min(shape.m, shape.k, shape.n) for shape in shapes)} == {128}
 
 
-def test_small_products_are_measured_in_copies(monkeypatch):
-    for name in ("_SETTLE_S", "_SAMPLE_S"):
-        monkeypatch.setattr(product_times, name, 1e-3)
-    monkeypatch.setattr(product_times, "_MOST_COPIES", 3)
-    found = dict(measure_all((Shape(m=8, k=16, n=8, dtype="bfloat16"),)))
-    assert [0 < time_s < 1 for time_s in found.values()] == [True]
+def test_a_larger_product_takes_longer():
+    small, large = (Shape(m=size, k=size, n=size, dtype="bfloat16") for size in (8, 512))
+    small_s, large_s = (measure_s(shape, sample_s=1e-3, most_copies=3) for shape in (small, large))
+    assert 0 < small_s < large_s
 
 
 def test_values_are_those_of_a_training():
-    values = product_times._normal(jax.random.key(0), (512, 512), "float8_e4m3fn").astype(jnp.float32)
+    values = random_matrix(jax.random.key(0), (512, 512), "float8_e4m3fn").astype(jnp.float32)
     assert abs(float(values.std()) - 1) < 0.1

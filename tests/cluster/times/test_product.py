@@ -1,13 +1,15 @@
 """Products: against what was measured on an H200, by hand on chips that make it easy, and what holds for all shapes."""
 
 import math
+import statistics
 from dataclasses import replace
+from importlib import resources
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxquard.cluster import Compute, KernelKind, KernelSpeed, Times, load_cluster, times_of
+from jaxquard.cluster import Compute, KernelKind, KernelSpeed, Times, load_cluster, parse_products_csv, times_of
 from jaxquard.cluster.times.chip_speeds import ITEM_BYTES
 from jaxquard.errors import ClusterError
 
@@ -75,6 +77,17 @@ class TestByHand:
         begin_s = H100.compute.launch_s * 2 / 3
         found = times.product(m=16, k=8192, n=8192)
         assert found == pytest.approx(times.memory_pass(2 * 8192 * 8192) + begin_s, rel=0.01)
+
+
+def test_whole_products_of_an_h200_come_out():
+    """They are among what the preset was fitted to, with slices of them, which have most of the error."""
+    text = (resources.files("jaxquard.cluster") / "presets" / "h200.csv").read_text()
+    samples = [one for one in parse_products_csv(text) if one.num_slices == 1]
+    times = times_of(load_cluster("h200"))
+    errors = [abs(times.product(m=one.m, k=one.k, n=one.n) / one.time_s - 1) for one in samples]
+    assert len(errors) == 30
+    assert statistics.median(errors) < 0.03
+    assert max(errors) < 0.08
 
 
 class TestNumbers:

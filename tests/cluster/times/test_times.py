@@ -23,16 +23,12 @@ MEASURED = replace(CPU, kernels=(PASS, PRODUCT))
         ("a100", "flash2", 16384, 190e12),
         ("h100", "flash2", 16384, 360e12),
         ("h100", "flash3", 16384, 600e12),
-        # Measured on one H200 with normal values, cuDNN, 2026-11-19: batch x heads of 32, 32 and 16.
-        ("h200", "flash3", 8192, 528e12),
-        ("h200", "flash3", 16384, 558e12),
-        ("h200", "flash3", 32768, 578e12),
     ],
 )
 def test_published_attention_comes_out(cluster, name, seq, published):
     times = times_of(load_cluster(cluster))
     time_s = times.attention(times.find_flash(name), flops=1e13, seq=seq, head_dim=128, is_backward=False)
-    assert 1e13 / time_s == pytest.approx(published, rel=0.09)
+    assert 1e13 / time_s == pytest.approx(published, rel=0.08)
 
 
 def test_without_measured_kernels_others_pass_over_memory_once():
