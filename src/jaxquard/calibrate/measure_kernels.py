@@ -22,7 +22,8 @@ from jaxquard.pricing.values.make_values import make_array
 
 Progress = Callable[[int, int, str], None]
 
-_ROUNDS, _SAMPLE_S = 3, 0.01
+# For so long that the clock of an accelerator settles.
+_ROUNDS, _SAMPLE_S, _CPU_SAMPLE_S = 3, 0.1, 0.01
 # Further copies of a kernel in a program on CPU.
 _COPIES = 4
 # On an accelerator, in times of starting a program.
@@ -113,7 +114,10 @@ def _time_copies(
     run = _on_each_device(run_all, devices).lower(*arguments).compile()
     results = jax.block_until_ready(run(*arguments))
     is_async = devices[0].platform != "cpu"
-    times_s = [time_runs_s(run, arguments, sample_s=_SAMPLE_S, is_async=is_async) for _ in range(_ROUNDS)]
+    times_s = [
+        time_runs_s(run, arguments, sample_s=_SAMPLE_S if is_async else _CPU_SAMPLE_S, is_async=is_async)
+        for _ in range(_ROUNDS)
+    ]
     size_bytes = sum(array.nbytes for array in (*arguments, *results)) / len(devices) / count
     return min(times_s), size_bytes
 

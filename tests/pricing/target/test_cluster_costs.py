@@ -84,6 +84,13 @@ class TestCompute:
         assert costs.compute_s(make(kernel=KernelClass.REDUCTION, **sizes)) == pytest.approx(2e-3 + 1e-6)
         assert costs.compute_s(make(kernel=KernelClass.TRANSPOSE, **sizes)) == pytest.approx(1e-3 + 1e-6)
 
+    def test_measured_attention_comes_first(self):
+        speed = KernelSpeed(kind=KernelKind.ATTENTION, dtype="bf16", flops_per_s=1e14, launch_s=2e-6)
+        costs = ClusterCosts(replace(H100, kernels=(speed,)))
+        fused = make(kernel=KernelClass.ATTENTION, products=(product(), product()), dtype="bf16", read_bytes=10**6)
+        assert costs.compute_s(fused) == pytest.approx(2 * product().flops / 1e14 + 2e-6)
+        assert costs.compute_s(fused) > 2 * ClusterCosts(H100).compute_s(fused)
+
 
 class TestCollectives:
     HOST = (tuple(range(8)), tuple(range(8, 16)), tuple(range(16, 24)), tuple(range(24, 32)))

@@ -86,7 +86,9 @@ def arithmetic_s(chip: ChipSpeeds, m: float, k: float, n: float, batch: float, d
     k0, n0 = compute.half_speed_contracted, compute.half_speed_output
     measured = chip.kernel(KernelKind.PRODUCT, dtype)
     if is_tiled(compute):
-        if measured is not None and number_format(measured.dtype) == number_format(dtype):
+        # Products in 16 bits are fitted with their slices (`Compute`).
+        is_own = measured is not None and number_format(measured.dtype) == number_format(dtype)
+        if measured is not None and is_own and ITEM_BYTES.get(number_format(dtype)) != 2:
             speed = measured.flops_per_s
         return _tiled_s(chip, m, k, n, batch, speed, ITEM_BYTES.get(number_format(dtype), 2.0))
     if measured is not None:

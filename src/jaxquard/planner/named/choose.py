@@ -53,7 +53,7 @@ def _complexity(step: ModelStep, item: PlayedStrategy) -> tuple[int, ...]:
 def _difference(best: PlayedStrategy, other: PlayedStrategy) -> str:
     """Returns what another strategy has in place of ours, and by how much it is faster."""
     ours, theirs = _words(best.parallelism), _words(other.parallelism)
-    changed = [text for name, text in theirs.items() if ours[name] != text]
+    changed = [text for name, text in theirs.items() if text and ours[name] != text]
     return f"{', '.join(changed)} is {percent_text(1 - other.time_s / best.time_s)} faster"
 
 
@@ -65,5 +65,6 @@ def _words(par: Parallelism) -> dict[str, str]:
         "microbatch": f"microbatch {par.microbatch}",
         "recompute": f"recompute {par.recompute}" + (f" {par.recompute_share:.0%}" if par.recompute_share < 1 else ""),
         "storage": state,
+        "experts": f"experts of {par.expert_tensor or par.tensor} devices each" if par.expert > 1 else "",
         "sequence": "sequence parallel" if par.sequence else "no sequence parallel",
     }

@@ -59,6 +59,12 @@ class ClusterCosts:
         size_bytes = operation.read_bytes + operation.written_bytes
         if isinstance(self._chip, TpuChip) and not size_bytes and operation.arithmetic <= 1:
             return _SCALAR_S
+        is_attention = operation.kernel is KernelClass.ATTENTION
+        if is_attention and self._times.chip.kernel(KernelKind.ATTENTION, operation.dtype):
+            flops = sum(product.flops for product in operation.products)
+            return self._times.memory_pass(
+                size_bytes, kind=KernelKind.ATTENTION, dtype=operation.dtype, arithmetic=flops
+            )
         if operation.products:
             return max(self._products_s(operation), self._pass_s(operation, size_bytes))
         return self._pass_s(operation, size_bytes)
